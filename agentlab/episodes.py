@@ -30,21 +30,21 @@ class Turn:
     t: int                 # number of this turn in the game, from 0, counted over all seats
     observation: str = ''  # the new text this seat was shown
     text: str = ''         # the action as text
-    context_ids: list = field(default_factory=list) # ids added to the context before the action
-    ids: list = field(default_factory=list)         # ids of the action, as sampled
-    logps: list = field(default_factory=list)       # log-probability of each id when it was sampled
-    entropies: list = field(default_factory=list)   # entropy of the distribution it was sampled from, nats
-    reward: float = 0.         # what the environment paid this seat until its next turn
-    state: object = None       # anything JSON can hold: equal states are compared with each other
-    cost: float = 0.           # what the action cost, in the environment's unit
-    invalid: bool = False      # the environment refused the action
-    milestone: float = 0.      # how far the environment says this turn has brought the task
-    window: int = 0            # context window of the episode that holds this turn
+    context_ids: list = field(default_factory=list)  # ids added to the context before the action
+    ids: list = field(default_factory=list)  # ids of the action, as sampled
+    logps: list = field(default_factory=list)  # log-probability of each id when it was sampled
+    entropies: list = field(default_factory=list)  # entropy of the distribution it was sampled from, nats
+    reward: float = 0.     # what the environment paid this seat until its next turn
+    state: object = None   # anything JSON can hold: equal states are compared with each other
+    cost: float = 0.       # what the action cost, in the environment's unit
+    invalid: bool = False  # the environment refused the action
+    milestone: float = 0.  # how far the environment says this turn has brought the task
+    window: int = 0        # context window of the episode that holds this turn
     origin: tuple|None = None  # (episode, turn) in the list of episodes that sampled these ids first; None: this one
     # name -> number: further columns of the turn table, for whoever needs them
     columns: dict = field(default_factory=dict)
-    parts: list|None = None    # what each id was, by PART_CODES; None: nobody recorded it
-    acted: str|None = None     # what the environment was given, where that is not the whole text
+    parts: list|None = None  # what each id was, by PART_CODES; None: nobody recorded it
+    acted: str|None = None  # what the environment was given, where that is not the whole text
     inserted: tuple = ()  # (place, ids): ids that nobody sampled and that were put before ids[place]; they are context
     # the likeliest tokens at each sampled id, the likeliest first; empty: not recorded
     top_ids: list = field(default_factory=list)
@@ -59,19 +59,19 @@ class Turn:
 class Episode:
     "One seat's side of one game."
     turns: list[Turn] = field(default_factory=list)
-    group: int = 0           # episodes of one group started from the same task
-    game: int = 0            # seats of one game share this number
+    group: int = 0  # episodes of one group started from the same task
+    game: int = 0   # seats of one game share this number
     seat: str = 'player'
-    outcome: float = 0.      # this seat's return
+    outcome: float = 0.  # this seat's return
     success: bool = False
     truncated: bool = False  # stopped by a budget, not by the environment's own rules
-    error: str|None = None   # why the environment failed, if it did
+    error: str|None = None  # why the environment failed, if it did
     task: object = None
-    final: str = ''          # the last text of the environment, which nobody answered
-    source: str = 'policy'   # policy, replay or demonstration
-    policy: str = ''         # name of the weights that played
-    step: int = 0            # training step of those weights
-    last_value: float = 0.   # value of the state after the last turn, where it was truncated
+    final: str = ''         # the last text of the environment, which nobody answered
+    source: str = 'policy'  # policy, replay or demonstration
+    policy: str = ''        # name of the weights that played
+    step: int = 0           # training step of those weights
+    last_value: float = 0.  # value of the state after the last turn, where it was truncated
     instruction: str|None = None
     answer: str|None = None  # what was right, where the environment knows it; the agent never saw it
     columns: dict = field(default_factory=dict)  # name -> number: further columns of the episode table
@@ -81,7 +81,7 @@ class Episode:
         self.outcome = worth
 
 def state_key(state,  # anything JSON can hold; tuples count as lists, the order of dictionary keys does not matter
-)->int:  # signed 64-bit integer, equal in every process
+)->int:               # signed 64-bit integer, equal in every process
     "Key of a state: blake2b of its canonical JSON. Raises TypeError for what JSON cannot hold."
     try: text = json.dumps(state, sort_keys=True, separators=(',', ':'), ensure_ascii=False)
     except (TypeError, ValueError) as e:
@@ -91,12 +91,12 @@ def state_key(state,  # anything JSON can hold; tuples count as lists, the order
     return int.from_bytes(digest, 'little', signed=True)
 
 def derive(*parts,  # numbers and words that say what the draw is for, as in (run seed, step, 'sampling')
-)->int:  # non-negative 63-bit integer
+)->int:             # non-negative 63-bit integer
     "A seed that depends on all of `parts` and on nothing else."
     return state_key(list(parts)) % 2**63
 
 def as_column(name: str,  # for the message
-    values  # a tensor, an array or a list of numbers; one for each row
+    values                # a tensor, an array or a list of numbers; one for each row
 )->Tensor:
     "A column as a tensor. Raises ValueError for what is no column of numbers."
     if not isinstance(values, Tensor):
@@ -132,16 +132,15 @@ class Table:
     def __repr__(self): return f'Table of {len(self)}: ' + ', '.join(self.columns)
 
 def need(table: Table,  # table to look into
-    column: str,  # column that must be there
-    who: str,     # who needs it and what for, as in 'gigpo compares turns by state'
-    hint: str,    # how to supply it
-)->Tensor:        # the column
+    column: str,        # column that must be there
+    who: str,           # who needs it and what for, as in 'gigpo compares turns by state'
+    hint: str,          # how to supply it
+)->Tensor:              # the column
     "The column, or a ValueError that says who needs it and how to supply it."
     if column not in table: raise ValueError(f"{who}, but this batch has no column '{column}'. {hint}")
     return table[column]
 
-def check_flat(**values: Tensor|None  # arguments by name; None is passed over
-):
+def check_flat(**values: Tensor|None):  # arguments by name; None is passed over
     """Refuse what has not one dimension, of action tokens: torch would stretch a second one to a square, and give
     numbers."""
     for name, x in values.items():
@@ -149,7 +148,7 @@ def check_flat(**values: Tensor|None  # arguments by name; None is passed over
         what = f'the shape {tuple(x.shape)}' if isinstance(x, Tensor) else f'the type {type(x).__name__}'
         raise ValueError(f'{name} has {what}: give a tensor of one dimension, with one number per action token')
 
-PART_CODES = dict(other=0, switch=1, subgoal=2, action=3, thought=4, call=5, markup=6) # the values of tokens.part
+PART_CODES = dict(other=0, switch=1, subgoal=2, action=3, thought=4, call=5, markup=6)  # the values of tokens.part
 OTHER, SWITCH, SUBGOAL, ACTION, THOUGHT, CALL, MARKUP = PART_CODES.values()
 
 def part_codes(*names: str,  # names of parts, as in PART_CODES
@@ -166,7 +165,7 @@ LABELLED = ('seat', 'source', 'policy', 'instruction', 'answer', 'error', 'final
 class _Tables:
     "The tables of a batch, and which tokens are actions."
     episodes: Table
-    rows: Table   # the context windows
+    rows: Table  # the context windows
     turns: Table
     tokens: Table
     labels: dict  # column -> {key: the text or state behind it}
@@ -550,7 +549,7 @@ def rename(source: Path, target: Path):
 
 @contextmanager
 def atomic(path,  # file to write; its folder is made
-):  # yields the temporary path to write to
+):                # yields the temporary path to write to
     "Write a file whole or not at all: temporary name, fsync, rename, fsync of the folder."
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -696,9 +695,8 @@ def unfolded(path  # a Parquet file
     return sum(max(column.get(6) or 0, 8*(column.get(5) or 0)) for column in columns)
 
 def check_unfolded(path,  # a Parquet file
-    free=2**28,  # bytes that any file may unfold to
-    fold=200     # and beyond them so many times its size: saved batches unfold to 40 times at most
-):
+    free=2**28,           # bytes that any file may unfold to
+    fold=200):            # and beyond them so many times its size: saved batches unfold to 40 times at most
     """Refuse a file that unfolds to far more than it is, before it is read. Raises ValueError, also where it is no
     Parquet."""
     size, needed = Path(path).stat().st_size, unfolded(path)

@@ -10,10 +10,10 @@ __all__ = ['same', 'group_count', 'group_sum', 'group_mean', 'group_std', 'group
 import torch
 from torch import Tensor
 
-_no_float64 = {'mps'} # device types that cannot hold float64
+_no_float64 = {'mps'}  # device types that cannot hold float64
 
 def same(*columns,  # tensors or lists of one length; integers, booleans or floats (NaN equals NaN)
-)->Tensor:  # (length,) int64 keys 0, 1, 2, ... in the order of the columns' values
+)->Tensor:          # (length,) int64 keys 0, 1, 2, ... in the order of the columns' values
     "One dense key per element: two keys are equal exactly where all `columns` are equal."
     if not columns: raise ValueError("same got no columns; give at least one, e.g. same(group, state)")
     columns = [_bits(_tensor(column)) for column in columns]
@@ -21,7 +21,7 @@ def same(*columns,  # tensors or lists of one length; integers, booleans or floa
     if len(set(shapes)) > 1 or len(shapes[0]) != 1:
         raise ValueError(f"same needs columns of one dimension and one length, got shapes {shapes}")
     key, *rest = [_dense(column) for column in columns]
-    for column in rest: # both are dense, so the product stays below length**2
+    for column in rest:  # both are dense, so the product stays below length**2
         if len(key): key = _dense(key*(column.max()+1) + column)
     return key
 
@@ -29,9 +29,9 @@ def _bits(column):
     "`column` as int64 that is equal where the values are equal and sorts as they do."
     if not column.is_floating_point(): return column.long()
     column = _wide(column)
-    column = torch.where(column.isnan(), torch.nan, column+0.) # one NaN; -0. becomes 0.
+    column = torch.where(column.isnan(), torch.nan, column+0.)  # one NaN; -0. becomes 0.
     bits = column.view(torch.int64)
-    return torch.where(bits < 0, bits ^ 0x7FFF_FFFF_FFFF_FFFF, bits) # negative floats count down in two's complement
+    return torch.where(bits < 0, bits ^ 0x7FFF_FFFF_FFFF_FFFF, bits)  # negative floats count down in two's complement
 
 def _compact(key):
     """(ids, n): ids in [0, n) that are equal where `key` is. No sort where the keys span a small range; ids may then
@@ -76,58 +76,58 @@ def _key(key, x, name='by'):
     return key.to(x.device).long()
 
 def group_count(x,  # (length,) scores; NaN = no score
-    by=None,   # (length,) integer keys; None: one group
-    unit=None, # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:     # (length,) float64
+    by=None,        # (length,) integer keys; None: one group
+    unit=None,      # (length,) integer keys: inside a group each unit counts once, with its mean
+)->Tensor:          # (length,) float64
     "n: how many scores (or units) the element's group has."
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_count(score, owner, n), ids), x)
 
 def group_sum(x,  # (length,) scores; NaN = no score
-    by=None,   # (length,) integer keys; None: one group
-    unit=None, # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:     # (length,) float64
+    by=None,      # (length,) integer keys; None: one group
+    unit=None,    # (length,) integer keys: inside a group each unit counts once, with its mean
+)->Tensor:        # (length,) float64
     "Sum over the element's group; 0 for a group without scores."
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_total(score, owner, n), ids), x)
 
 def group_mean(x,  # (length,) scores; NaN = no score
-    by=None,   # (length,) integer keys; None: one group
-    unit=None, # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:     # (length,) float64
+    by=None,       # (length,) integer keys; None: one group
+    unit=None,     # (length,) integer keys: inside a group each unit counts once, with its mean
+)->Tensor:         # (length,) float64
     "Mean over the element's group; NaN for a group without scores."
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_mean(score, owner, n), ids), x)
 
 def group_std(x,  # (length,) scores; NaN = no score
-    by=None,    # (length,) integer keys; None: one group
-    ddof:int=1, # the sum of squares is divided by n-ddof: 1 for the sample, 0 for the population
-    unit=None,  # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:      # (length,) float64
+    by=None,      # (length,) integer keys; None: one group
+    ddof:int=1,   # the sum of squares is divided by n-ddof: 1 for the sample, 0 for the population
+    unit=None,    # (length,) integer keys: inside a group each unit counts once, with its mean
+)->Tensor:        # (length,) float64
     "Standard deviation over the element's group; NaN where n <= ddof."
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_std(score, owner, n, ddof), ids), x)
 
 def group_min(x,  # (length,) scores; NaN = no score
-    by=None,   # (length,) integer keys; None: one group
-    unit=None, # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:     # (length,) float64
+    by=None,      # (length,) integer keys; None: one group
+    unit=None,    # (length,) integer keys: inside a group each unit counts once, with its mean
+)->Tensor:        # (length,) float64
     "Smallest score of the element's group; NaN for a group without scores."
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(-_top(-score, owner, n), ids), x)
 
 def group_max(x,  # (length,) scores; NaN = no score
-    by=None,   # (length,) integer keys; None: one group
-    unit=None, # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:     # (length,) float64
+    by=None,      # (length,) integer keys; None: one group
+    unit=None,    # (length,) integer keys: inside a group each unit counts once, with its mean
+)->Tensor:        # (length,) float64
     "Largest score of the element's group; NaN for a group without scores."
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_top(score, owner, n), ids), x)
 
 def group_constant(x,  # (length,) scores; NaN = no score
-    by=None,   # (length,) integer keys; None: one group
-    unit=None, # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:     # (length,) bool
+    by=None,           # (length,) integer keys; None: one group
+    unit=None,         # (length,) integer keys: inside a group each unit counts once, with its mean
+)->Tensor:             # (length,) bool
     """True where the element's group holds no two different scores: max-min <= 1e-9*max(|max|, |min|), or nothing at
     all."""
     score, owner, ids, n = _counted(x, by, unit)
@@ -141,14 +141,14 @@ def _counted(x, by, unit):
     if unit is None: return wide, ids, ids, n
     pair = same(ids, _key(unit, wide, 'unit'))
     units = int(pair.max())+1 if len(pair) else 0
-    owner = ids.new_zeros(units).scatter_(0, pair, ids) # all elements of a pair share one group
+    owner = ids.new_zeros(units).scatter_(0, pair, ids)  # all elements of a pair share one group
     return _mean(wide, pair, units), owner, ids, n
 
-def _read(x, ids): return x.index_select(0, ids) # x[ids], but twice as fast
+def _read(x, ids): return x.index_select(0, ids)  # x[ids], but twice as fast
 
 def _count(score, owner, n): return score.new_zeros(n).index_add_(0, owner, (~score.isnan()).to(score))
 def _total(score, owner, n): return score.new_zeros(n).index_add_(0, owner, torch.where(score.isnan(), 0, score))
-def _mean(score, owner, n): return _total(score, owner, n) / _count(score, owner, n) # 0/0 is NaN: no score
+def _mean(score, owner, n): return _total(score, owner, n) / _count(score, owner, n)  # 0/0 is NaN: no score
 
 def _std(score, owner, n, ddof):
     free = _count(score, owner, n) - ddof
@@ -163,7 +163,7 @@ def _top(score, owner, n):
 def _constant(score, owner, n):
     high, low = _top(score, owner, n), -_top(-score, owner, n)
     gap = high-low
-    return (gap < torch.inf) & (gap <= 1e-9*torch.maximum(high.abs(), low.abs())) # NaN compares false: no scores
+    return (gap < torch.inf) & (gap <= 1e-9*torch.maximum(high.abs(), low.abs()))  # NaN compares false: no scores
 
 def compare(x,            # (length,) scores; NaN = no score
     by=None,              # (length,) integer keys of the peers; None: everything is one group
@@ -192,11 +192,11 @@ def _check_compare(scale, ddof, singleton):
     if singleton not in ('raw', 'zero'):
         raise ValueError(f"singleton={singleton!r}: use 'raw' (keep the score of a group of one) or 'zero'")
 
-def leave_one_out(x,     # (length,) scores; NaN = no score
-    by=None,             # (length,) integer keys; None: one group
-    singleton:str='raw', # a group of one: 'raw' keeps the score, 'zero' gives 0
-    unit=None,           # (length,) integer keys: the mean is over the other units of the group
-)->Tensor:               # (length,) float64; exactly 0 without a score and in a group of equal scores
+def leave_one_out(x,      # (length,) scores; NaN = no score
+    by=None,              # (length,) integer keys; None: one group
+    singleton:str='raw',  # a group of one: 'raw' keeps the score, 'zero' gives 0
+    unit=None,            # (length,) integer keys: the mean is over the other units of the group
+)->Tensor:                # (length,) float64; exactly 0 without a score and in a group of equal scores
     "Each score minus the mean of the other scores of its group."
     _check_compare(None, 1, singleton)
     wide = _wide(x)
@@ -204,20 +204,20 @@ def leave_one_out(x,     # (length,) scores; NaN = no score
     count, mean = _count(score, owner, n), _mean(score, owner, n)
     own = wide if unit is None else group_mean(wide, same(_key(by, wide), _key(unit, wide, 'unit')))
     mean = _read(mean, ids)
-    others = mean - (own-mean)/_read(count-1, ids) # the mean without my own unit
+    others = mean - (own-mean)/_read(count-1, ids)  # the mean without my own unit
     lone = _read(count == 1, ids)
     kept = wide if singleton == 'raw' else torch.zeros_like(wide)
     result = torch.where(lone, kept, wide-others)
     equal = _read(_constant(wide, ids, n), ids) & ~lone
     return _home(torch.where(equal | wide.isnan(), 0, result), x)
 
-def rank(x,  # (length,) scores; NaN = no score
-    by=None, # (length,) integer keys; None: one group
-)->Tensor:   # (length,) float64: 0 is the worst; ties share the smaller rank; NaN without a score
+def rank(x,   # (length,) scores; NaN = no score
+    by=None,  # (length,) integer keys; None: one group
+)->Tensor:    # (length,) float64: 0 is the worst; ties share the smaller rank; NaN without a score
     "How many scores of the element's group are strictly smaller."
     wide = _wide(x)
     ids = _dense(_key(by, wide))
-    order = wide.argsort(stable=True) # NaN comes last
+    order = wide.argsort(stable=True)  # NaN comes last
     order = order[ids[order].argsort(stable=True)]
     value, group, place = wide[order], ids[order], torch.arange(len(wide), device=wide.device)
     new_group = _changes(group)
@@ -233,11 +233,11 @@ def _latest(place, start):
     "The place of the latest start, at every element."
     return torch.where(start, place, 0).cummax(0).values if len(place) else place
 
-def shift(x,      # (length,) any numbers
-    by=None,      # (length,) integer keys; None: one group
-    k:int=1,      # how many places earlier to look; negative: later
-    fill:float=0, # what stands there when the group has no such place
-)->Tensor:        # (length,) dtype of `x`
+def shift(x,       # (length,) any numbers
+    by=None,       # (length,) integer keys; None: one group
+    k:int=1,       # how many places earlier to look; negative: later
+    fill:float=0,  # what stands there when the group has no such place
+)->Tensor:         # (length,) dtype of `x`
     "The value `k` places earlier in the same group, in the given order."
     x = _tensor(x)
     if not x.is_floating_point() and int(fill) != fill:
@@ -256,12 +256,12 @@ def _runs(key):
     runs = _changes(key).cumsum(0) - 1
     if not len(key) or (key[1:] >= key[:-1]).all(): return None, runs
     ids = _dense(key)
-    if ids.max() == runs[-1]: return None, runs # in pieces, though not in sorted order
+    if ids.max() == runs[-1]: return None, runs  # in pieces, though not in sorted order
     order = ids.argsort(stable=True)
     return order, ids[order]
 
 def cumcount(by,  # (length,) integer keys
-)->Tensor:  # (length,) int64: 0, 1, 2, ... inside each group
+)->Tensor:        # (length,) int64: 0, 1, 2, ... inside each group
     "How many elements of the same group stand before each."
     key = _key(by, _tensor(by))
     order, runs = _runs(key)
@@ -269,11 +269,11 @@ def cumcount(by,  # (length,) integer keys
     number = place - _latest(place, _changes(runs))
     return number if order is None else torch.empty_like(number).scatter_(0, order, number)
 
-def recur(x,           # (length,) what each element adds; NaN adds 0
-    decay,             # number or (length,): what the element keeps of its neighbour's result; 0 cuts the group in two
-    by=None,           # (length,) integer keys; None: one group
-    reverse:bool=True, # True: the neighbour is the next element of the group (returns); False: the one before (traces)
-)->Tensor:             # (length,) float64
+def recur(x,            # (length,) what each element adds; NaN adds 0
+    decay,              # number or (length,): what the element keeps of its neighbour's result; 0 cuts the group in two
+    by=None,            # (length,) integer keys; None: one group
+    reverse:bool=True,  # True: the neighbour is the next element of the group (returns); False: the one before (traces)
+)->Tensor:              # (length,) float64
     "y_i = x_i + decay_i*y_next inside each group, in the given order, in log2(longest group) passes."
     wide = _wide(x)
     y = torch.where(wide.isnan(), 0, wide)
@@ -291,7 +291,7 @@ def recur(x,           # (length,) what each element adds; NaN adds 0
 def _double(y, decay, runs):
     "The recurrence along runs of equal `runs`, each pass adding what stands `step` places on (changes `y`)."
     start = _changes(runs)
-    start[1:] |= (decay if decay.ndim else decay.expand(len(y)))[:-1] == 0 # no infinity crosses a decay of 0
+    start[1:] |= (decay if decay.ndim else decay.expand(len(y)))[:-1] == 0  # no infinity crosses a decay of 0
     runs = start.cumsum(0) - 1
     longest = int(runs.bincount().max()) if len(y) else 0
     step = 1

@@ -15,15 +15,15 @@ __all__ = ['METRICS', 'MEASURES', 'SPIKE', 'Panel', 'Metric', 'metric', 'empty_r
 class Panel(NamedTuple):
     "How a metric is drawn over the updates."
     heading: str
-    look: str = ''             # what to look for, for the report
+    look: str = ''         # what to look for, for the report
     limits: tuple|None = None  # least range of y, such as (0, 1); an end that is None follows the numbers
-    unit: str = ''             # of y, in a few words
-    place: int = 100           # panels stand in this order
-    log: bool = False          # y on a log axis
-    spread: bool = False       # `<name>_median` and `<name>_max` are drawn instead, where a row has them
-    optional: bool = True      # left out where no run has it
-    table_of: str = ''         # one number for every turn: a table, in the place of this metric's line
-    strip: bool = False        # also in the strip over TurnScope, which has room for few
+    unit: str = ''         # of y, in a few words
+    place: int = 100       # panels stand in this order
+    log: bool = False      # y on a log axis
+    spread: bool = False   # `<name>_median` and `<name>_max` are drawn instead, where a row has them
+    optional: bool = True  # left out where no run has it
+    table_of: str = ''     # one number for every turn: a table, in the place of this metric's line
+    strip: bool = False    # also in the strip over TurnScope, which has room for few
 
 class Metric(NamedTuple):
     "What a number of a row is."
@@ -32,14 +32,12 @@ class Metric(NamedTuple):
     unit: str
     panel: Panel|None = None
 
-METRICS: dict[str, Metric] = {}     # name -> what it is; filled as the pages are imported
+METRICS: dict[str, Metric] = {}  # name -> what it is; filled as the pages are imported
 MEASURES: dict[str, Callable] = {}  # name -> function (batch) -> number, asked after every step
 
-def metric(name: str,
-    meaning: str,   # what it is
+def metric(name: str, meaning: str,  # what it is
     estimate: str,  # how it is estimated
-    unit: str,
-    panel: Panel|None = None,  # how it is drawn; None: it stands in the row only
+    unit: str, panel: Panel|None = None,  # how it is drawn; None: it stands in the row only
 )->Callable:        # decorator of a function (batch) -> number or None, for a metric that is read from a batch
     """Declare a number of the row log. Raises ValueError for a name that no row can have. A declaration in other
     words than before replaces it, with a warning."""

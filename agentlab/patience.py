@@ -45,7 +45,7 @@ _counting = threading.Lock()  # for all budgets: it is held for an addition
 class Budget:
     "What may be spent; several clients and threads may share one."
     requests: float = math.inf  # that are sent at most, tries included
-    tokens: float = math.inf    # read and written; the request that crosses this line is the last one
+    tokens: float = math.inf  # read and written; the request that crosses this line is the last one
     sent: int = 0
     paid: int = 0
     def __post_init__(self):
@@ -80,11 +80,10 @@ class Patience:
         "Seconds until the next try. A time that the server names (`after`) is kept, and a little added by chance."
         own, chance = min(self.wait*2**min(tried - 1, 60), self.longest), self.jitter*self.generator.random()
         return own*(1 - chance) if after is None else after + chance*min(self.wait, self.longest)
-    def ask(self, attempt: Callable,        # without arguments; raises NotNow for what is worth asking again
-        given_up: Callable = lambda: False, # whether nobody waits for the answer any more
-        again: Callable = lambda: None,     # called before each further try
-        budget: Budget|None = None,
-    ):                                      # what `attempt` returned
+    def ask(self, attempt: Callable,  # without arguments; raises NotNow for what is worth asking again
+        given_up: Callable = lambda: False,  # whether nobody waits for the answer any more
+        again: Callable = lambda: None,  # called before each further try
+        budget: Budget|None = None):  # what `attempt` returned
         "Try until there is an answer. Raises GaveUp, Spent, or what `attempt` raises but NotNow."
         end, why = self.clock() + self.total, ''
         for tried in range(1, self.tries + 1):

@@ -41,17 +41,17 @@ class Optimisation:
 class Compute:
     "What the machine does with a batch."
     lora: dict = field(default_factory=dict)  # arguments of peft.LoraConfig; empty: all weights are trained
-    budget: int = 4096          # tokens of one forward pass, padding included; a GPU may take more at once
-    precision: str = 'no'       # 'no' or 'bf16', as accelerate names them
-    tree: bool|None = None      # shared prefixes are computed once (agentlab.policy.tree); None: where it is cheaper
-    recompute_old: bool = False # True: old_logp by a forward pass of the trainer, for samplers that are not exact
+    budget: int = 4096      # tokens of one forward pass, padding included; a GPU may take more at once
+    precision: str = 'no'   # 'no' or 'bf16', as accelerate names them
+    tree: bool|None = None  # shared prefixes are computed once (agentlab.policy.tree); None: where it is cheaper
+    recompute_old: bool = False  # True: old_logp by a forward pass of the trainer, for samplers that are not exact
 
 @dataclass(frozen=True)
 class Keeping:
     "When a run is saved and tested."
     checkpoint_every: int = 5  # updates
-    test_every: int = 0        # updates between tests on held-out tasks; 0: before the first and after the last
-    test_tasks: int = 512      # held-out tasks of a test; 0: no tests
+    test_every: int = 0    # updates between tests on held-out tasks; 0: before the first and after the last
+    test_tasks: int = 512  # held-out tasks of a test; 0: no tests
 
 GROUPS = dict(sizes=Sizes, optimisation=Optimisation, compute=Compute, keeping=Keeping)
 GROUP_OF = {part.name: group for group, made in GROUPS.items() for part in dataclasses.fields(made)}
@@ -88,20 +88,20 @@ class Recipe:
     # batch -> batch of what is learned from: some tokens without weight, some episodes gone; after reward, before
     # credit
     curate: Callable|None = None
-    shape: Callable|None = None     # batch, advantage -> advantage; after credit, on the whole batch
+    shape: Callable|None = None  # batch, advantage -> advantage; after credit, on the whole batch
     # policy, seed -> what remembers from step to step: read(batch, step) -> batch, learn(row) -> row entries,
     # tensors(), restore(tensors); perhaps plan(step) -> fields for this step, test() -> arguments of `test_rollout`
     memory: Callable|None = None
     schedule: Callable|None = None  # step -> fields of this recipe that hold for this step
-    replay: Callable|None = None    # policy, seed -> agentlab.replay.Replay, which brings past episodes back
+    replay: Callable|None = None  # policy, seed -> agentlab.replay.Replay, which brings past episodes back
     # policy, seed -> agentlab.train.Critic, for a `credit` that returns (targets, advantage)
     critic: Callable|None = None
     # name -> a list with one argument of the rollout for each group; longer than `groups`: so many groups are played
     group_args: dict = field(default_factory=dict)
-    critic_warmup: int = 0   # first updates, in which the critic learns and the policy does not move
+    critic_warmup: int = 0  # first updates, in which the critic learns and the policy does not move
     # what counts once in the loss: 'token', 'turn', 'row', 'episode', or a constant length
     loss_per: str|float = 'token'
-    kl_coef: float = 0.      # weight of the KL to the policy that training began with
+    kl_coef: float = 0.  # weight of the KL to the policy that training began with
     temperature: float = 1.  # of the sampler, and of the log-probabilities that are trained
     sizes: Sizes = Sizes()
     optimisation: Optimisation = Optimisation()
@@ -317,10 +317,9 @@ def _merged(fields: dict, changes: dict)->dict:
     joined = {name: kept[name] | changes[name] for name in kept.keys() & changes.keys() if name.endswith('_args')}
     return kept | changes | joined
 
-def named(name: str, paper: str,
-    idea: str,  # one sentence
-    **fields,   # of Recipe
-)->Callable:    # a recipe function: changes -> Recipe
+def named(name: str, paper: str, idea: str,  # one sentence
+    **fields,  # of Recipe
+)->Callable:   # a recipe function: changes -> Recipe
     "A recipe function with these fields. Deprecated: write a function `<name>_recipe` under `@recipe(paper)`."
     warnings.warn(f'named({name!r}, ...): write a function {name}_recipe under @recipe(paper)', DeprecationWarning,
                   stacklevel=2)
@@ -350,7 +349,7 @@ class Memories:
             one.restore({name.partition('.')[2]: x for name, x in tensors.items() if name.partition('.')[0] == str(i)})
 
 def remember(*makers,  # functions (policy, seed) -> memory
-)->Callable:  # one such function
+)->Callable:           # one such function
     "One memory of several."
     if not makers:
         raise ValueError('remember() was given no memory: give at least one function (policy, seed) -> memory')

@@ -43,13 +43,13 @@ def parse_lab(text:str,  # the text of an ini file with a `[lab]` section; other
     return section
 
 def packaged(path:str,  # below agentlab/, such as 'train/known.json'
-)->str:  # its text
+)->str:                 # its text
     "A file that the package carries."
     return files('agentlab').joinpath(path).read_text(encoding='utf-8')
 
 def packaged_json(path:str): return json.loads(packaged(path))
 
-def defaults()->Lab: # what a command uses when it is not told
+def defaults()->Lab:  # what a command uses when it is not told
     "The packaged defaults, read from `agentlab/lab.ini`."
     return parse_lab(packaged('lab.ini'))
 
@@ -82,9 +82,8 @@ def imported(argument:str,  # what the name was given for: 'env', 'recipe'
     return getattr(found, name)
 
 def called(argument:str, path:str,  # as for `imported`
-    make,      # what it stands for: a class or a function
-    **options  # what it is called with
-):
+    make,        # what it stands for: a class or a function
+    **options):  # what it is called with
     "What a user's class or function makes. Raises ValueError that names it and its fault."
     said = f'{argument}={path!r}'
     if not callable(make):
@@ -94,8 +93,8 @@ def called(argument:str, path:str,  # as for `imported`
     except BaseException as error: raise ValueError(f'{said} cannot be made: {in_words(error)}') from error
 
 def needed(module:str,  # to import
-    extra:str,    # the extra of agentlab-rl that brings it
-    what:str='',  # who needs it
+    extra:str,          # the extra of agentlab-rl that brings it
+    what:str='',        # who needs it
 )->ModuleType:
     """A module of a package that may be missing. Raises ImportError: it is not there, and which extra brings it, or it
     is there and does not load."""
@@ -108,7 +107,7 @@ def needed(module:str,  # to import
                           f'agentlab has nothing to add to it') from error
 
 def door(family:str,  # `__name__` of the package that asks
-)->Callable:  # its `__getattr__`
+)->Callable:          # its `__getattr__`
     """Finds the public names of a package's modules. They are imported at the first name that the package itself lacks;
     modules that need a package which is not installed are passed over."""
     def find(name):

@@ -25,6 +25,7 @@ COLORS = 128  # of the first palette; without dithering, so that lines and lette
 # shares are the edges of letters and lines
 KEPT = (.01, 3), (.0025, 6), (.002, 20), (0, 60)
 HALF = 16     # so few colors take half a byte
+GENTLE = 5    # fewer, while a pixel moves by no more: squared distance, mean of the picture; shades of tiles move more
 
 
 def smaller(png: bytes, patient: bool = False) -> bytes:
@@ -72,9 +73,10 @@ def fewer_colors(picture) -> tuple:
 def halved(counts: dict) -> list:
     "Of colors and how often they occur, those that stay where the least is lost: near ones and rare ones go first."
     left = dict(counts)
-    while len(left) > HALF:
-        _, rare, other = min((dist(seen(a), seen(b))**2*min(left[a], left[b]), *sorted((a, b), key=left.get))
-                             for a in left for b in left if a < b)
+    while len(left) > 2:
+        lost, rare, other = min((dist(seen(a), seen(b))**2*min(left[a], left[b]), *sorted((a, b), key=left.get))
+                                for a in left for b in left if a < b)
+        if len(left) <= HALF and lost > GENTLE*sum(left.values()): break
         left[other] += left.pop(rare)
     return list(left)
 

@@ -43,8 +43,7 @@ def _lines(value, margin='')->str:
     rows = ',\n'.join(f'{margin} {name}{_lines(part, margin + " ")}' for name, part in zip(names, parts))
     return f'{{\n{rows}\n{margin}}}' if table else f'[\n{rows}\n{margin}]'
 
-def keep(record: dict,
-    folder,     # it is made
+def keep(record: dict, folder,  # it is made
     name: str,  # name of the file, without .json
 )->Path:
     "Write a result as JSON, whole or not at all."

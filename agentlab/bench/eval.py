@@ -146,19 +146,19 @@ def eval_players(
     # transformers layout), owner/name on the hub, http://host:port/v1#model
     players: str,
     env: str = defaults()['env'],  # environment: a known name, or package.module:Class
-    tasks: str = '',               # your own tasks in place of env: a file with lines of JSON
-    reward: str = '',              # of these: exact, number, contains, or package.module:function
-    test_tasks: int = 64,          # held-out tasks
-    samples: int = 1,              # episodes of each
-    k: int = 0,                    # of pass@k; 0: samples
-    temperature: float = 1.,       # of the sampling; 0: the most likely token each time
-    max_turns: int = 64,           # of an episode
-    max_tokens: int = 0,           # longest action; 0: what the environment asks for, or 32
-    format: str = 'plain',         # how models act: plain, thinking or calls
-    seed: int = 0,                 # of the sampling
-    workers: int = 8,              # games that a server plays side by side
-    out: str = '',                 # folder for the episodes, one for each player; '': they are not kept
-    json: store_true = False,      # print JSON in place of the table
+    tasks: str = '',        # your own tasks in place of env: a file with lines of JSON
+    reward: str = '',       # of these: exact, number, contains, or package.module:function
+    test_tasks: int = 64,   # held-out tasks
+    samples: int = 1,       # episodes of each
+    k: int = 0,             # of pass@k; 0: samples
+    temperature: float = 1.,  # of the sampling; 0: the most likely token each time
+    max_turns: int = 64,    # of an episode
+    max_tokens: int = 0,    # longest action; 0: what the environment asks for, or 32
+    format: str = 'plain',  # how models act: plain, thinking or calls
+    seed: int = 0,          # of the sampling
+    workers: int = 8,       # games that a server plays side by side
+    out: str = '',          # folder for the episodes, one for each player; '': they are not kept
+    json: store_true = False,  # print JSON in place of the table
 ):
     "Let players play the same held-out tasks, and print one table with intervals."
     from agentlab.cli import _check_numbers, _format, _world

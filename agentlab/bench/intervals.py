@@ -20,7 +20,7 @@ def mean(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
 
 def iqm(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
     faithful: bool = False,  # as the paper's code does: only whole runs are cut
-)->np.ndarray:               # (...)
+)->np.ndarray:  # (...)
     """Interquartile mean over all runs: a quarter of the weight is cut from either end; a run across the cut counts
     in part (Agarwal et al. 2021, section 4.2)."""
     x, sizes = np.concatenate(list(scores.values()), -1), [x.shape[-1] for x in scores.values()]
@@ -44,7 +44,7 @@ def profile(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
 
 def improvement(a: dict[str, np.ndarray],  # environment -> (..., runs) scores of A
     b: dict[str, np.ndarray],  # the same environments, scores of B
-)->np.ndarray:                 # (...)
+)->np.ndarray:  # (...)
     """Chance that a run of A scores above a run of B, a tie counting one half; every run of A meets every run of B.
     Mean over the environments."""
     def beats(x, y):
@@ -53,7 +53,7 @@ def improvement(a: dict[str, np.ndarray],  # environment -> (..., runs) scores o
 
 def difference(a: dict[str, np.ndarray],  # environment -> (..., runs) scores of A
     b: dict[str, np.ndarray],  # the same environments, scores of B
-)->np.ndarray:                 # (...)
+)->np.ndarray:  # (...)
     "Mean of A minus mean of B."
     return mean(a) - mean(b)
 
@@ -84,8 +84,7 @@ def bootstrap(statistic: Callable,  # function of one dictionary for each sample
     *samples,              # environment -> (runs,) scores
     paired: bool = False,  # draw the same runs from all samples
     times: int = 2000,     # resamples
-    seed: int = 0,
-)->np.ndarray:             # (times, ...) what the statistic gives
+    seed: int = 0)->np.ndarray:  # (times, ...) what the statistic gives
     "The statistic of resamples with replacement, drawn inside every environment (stratified bootstrap)."
     if times < 1: raise ValueError(f'times={times}: draw at least once')
     samples, drawn = checked(*samples, paired=paired), []
@@ -101,8 +100,7 @@ def bootstrap(statistic: Callable,  # function of one dictionary for each sample
 
 def interval(statistic: Callable,  # mean, iqm, improvement, difference, or your own
     *samples,  # environment -> (runs,) scores
-    level: float = .95,
-    **how,     # paired, times, seed: see `bootstrap`
+    level: float = .95, **how,  # paired, times, seed: see `bootstrap`
 )->Interval:
     "The statistic and its percentile bootstrap interval."
     if not 0 < level < 1: raise ValueError(f'level={level}: give a share between 0 and 1, as .95')
@@ -112,11 +110,10 @@ def interval(statistic: Callable,  # mean, iqm, improvement, difference, or your
     return Interval(value,
                     *map(float, np.quantile(bootstrap(statistic, *samples, **how), [(1 - level)/2, (1 + level)/2])))
 
-def band(scores: dict,       # environment -> (runs,) scores
-    above,                   # (bars,) tau
-    level: float = .95,
-    together: bool = False,  # one band for all bars at once
-    **how,                   # times, seed: see `bootstrap`
+def band(scores: dict,  # environment -> (runs,) scores
+    above,              # (bars,) tau
+    level: float = .95, together: bool = False,  # one band for all bars at once
+    **how,              # times, seed: see `bootstrap`
 )->tuple[np.ndarray, np.ndarray, np.ndarray]:  # share of runs, low, high: (bars,) each
     "Performance profile with a bootstrap band, pointwise or simultaneous."
     scores, = checked(scores)

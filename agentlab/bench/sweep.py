@@ -49,7 +49,7 @@ class Cell:
     def __str__(self): return f'{self.recipe} on {self.env}, seed {self.seed}'
 
 def listed(name: str,  # of the argument, for the message
-    text: str,  # 'a,b,c'
+    text: str,         # 'a,b,c'
 )->list[str]:
     "The names in a list with commas. Raises ValueError for none and for one that comes twice."
     names = [part.strip() for part in text.split(',') if part.strip()]
@@ -61,8 +61,8 @@ def listed(name: str,  # of the argument, for the message
 def starting(world,  # an environment
     # 'tiny', 'untrained', 'smollm2', a run folder, a folder of `agentlab prime`, or one in the transformers layout
     model: str,
-    out,            # folder of the sweep
-)->tuple[str, str]: # folder and name of the policy
+    out,             # folder of the sweep
+)->tuple[str, str]:  # folder and name of the policy
     "The policy that the runs of an environment begin with, in a folder that every process can read."
     from agentlab.policy.reader import KNOWN, pretrained
     if model not in ('tiny', 'untrained', *KNOWN):
@@ -215,12 +215,11 @@ def outcome(cell: Cell, error: str)->str:
     return (f'RuntimeError: the run was asked to stop after {len(Run(cell.folder).rows())} updates. The same command '
             f'goes on with it.')
 
-def sweep(cells: list[Cell],
-    play=in_turn,       # player: function, cells -> iterator of (cell, error)
-    retries: int = 1,   # further tries of a cell that fails
-    say=print,          # called with a line for every cell
-    function=play_cell, # what plays a cell
-)->list[Cell]:          # those that failed
+def sweep(cells: list[Cell], play=in_turn,  # player: function, cells -> iterator of (cell, error)
+    retries: int = 1,    # further tries of a cell that fails
+    say=print,           # called with a line for every cell
+    function=play_cell,  # what plays a cell
+)->list[Cell]:           # those that failed
     "Play what is not finished; a cell that fails is tried again after all others, and does not stop them."
     if retries < 0: raise ValueError(f'retries={retries}: give 0 or more')
     left = [cell for cell in cells if not finished(cell)]
@@ -282,9 +281,8 @@ def read_table(path)->tuple[pd.DataFrame, dict]:
         raise ValueError(f'{path} is not the table of a sweep. `agentlab bench` writes sweep.parquet.')
     return found.to_pandas(), json.loads(found.schema.metadata[b'agentlab'])
 
-def final_scores(table: pd.DataFrame,
-    metric: str = 'test_sampled',  # or test_greedy
-)->pd.DataFrame:                   # a row for each (env, seed), a column for each recipe; NaN where a run is missing
+def final_scores(table: pd.DataFrame, metric: str = 'test_sampled',  # or test_greedy
+)->pd.DataFrame:  # a row for each (env, seed), a column for each recipe; NaN where a run is missing
     "Held-out success after the last update."
     tests = table[table.metric == metric]
     last = tests[tests.step == tests.groupby(['env', 'recipe', 'seed'], observed=True).step.transform('max')]
@@ -295,21 +293,21 @@ def final_scores(table: pd.DataFrame,
 _HOME = defaults()
 
 def bench(recipes: str = _HOME['recipe'],  # recipes with commas between: known names, or package.module:function
-    envs: str = _HOME['env'],     # environments with commas between: known names, or package.module:Class
-    seeds: int = 5,               # runs of each pair, with the seeds 0, 1, ...
+    envs: str = _HOME['env'],  # environments with commas between: known names, or package.module:Class
+    seeds: int = 5,  # runs of each pair, with the seeds 0, 1, ...
     steps: int = _HOME['steps'],  # updates of a run
-    out: str = '',                # folder of the sweep (default: RUNS/bench); on a cluster one that all machines see
+    out: str = '',   # folder of the sweep (default: RUNS/bench); on a cluster one that all machines see
     # 'tiny', 'untrained', 'smollm2', a run folder, a folder of `agentlab prime`, or one in the transformers layout
     model: str = 'tiny',
-    lr: float = 0.,               # learning rate; 0: the recipe's own
-    groups: int = 0,              # tasks of an update; 0: the recipe's own
-    group_size: int = 0,          # episodes of a task; 0: the recipe's own
-    max_tokens: int = 0,          # longest action in tokens; 0: what the environment asks for, or the recipe's own
-    test_tasks: int = 512,        # held-out tasks of the tests before and after
-    retries: int = 1,             # further tries of a run that fails
-    cpus: int = 0,                # runs at once on this machine; 0: one for each core
-    address: str = '',            # a running Ray cluster, as auto or ray://host:10001; else one is started here
-    here: store_true = False,     # one run after the other in this process, without Ray
+    lr: float = 0.,         # learning rate; 0: the recipe's own
+    groups: int = 0,        # tasks of an update; 0: the recipe's own
+    group_size: int = 0,    # episodes of a task; 0: the recipe's own
+    max_tokens: int = 0,    # longest action in tokens; 0: what the environment asks for, or the recipe's own
+    test_tasks: int = 512,  # held-out tasks of the tests before and after
+    retries: int = 1,       # further tries of a run that fails
+    cpus: int = 0,          # runs at once on this machine; 0: one for each core
+    address: str = '',      # a running Ray cluster, as auto or ray://host:10001; else one is started here
+    here: store_true = False,  # one run after the other in this process, without Ray
 ):
     """Play recipes x environments x seeds on Ray; write a table (Parquet) and a page. The same command goes on after
     a stop."""

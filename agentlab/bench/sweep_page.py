@@ -26,7 +26,7 @@ def strata(column: pd.Series,  # scores of a recipe, indexed by (env, seed)
     return {env: runs.to_numpy() for env, runs in known.groupby(level='env', sort=False)}
 
 def both(scores: pd.DataFrame, a: str, b: str,  # columns
-    paired: bool = False,   # only seeds that both have
+    paired: bool = False,  # only seeds that both have
 )->tuple[dict, dict]|None:  # None where there is no such environment
     "The samples of two recipes on the environments where both have runs."
     one, two = (strata(x) for x in ((lambda pair: (pair[a], pair[b]))(scores[[a, b]].dropna()) if paired
@@ -42,10 +42,9 @@ def stroke(place: int)->str:
             f'stroke-width="2" fill="none"')
 
 def lines_svg(lines: dict,  # place of a recipe -> (x, y, low, high), arrays of one length; y in [0, 1], NaN is a gap
-    label: str,  # what the picture shows, for a reader who cannot see it
-    below: str,  # what x is
-    size: tuple = (480, 230),
-)->str:
+    label: str,             # what the picture shows, for a reader who cannot see it
+    below: str,             # what x is
+    size: tuple = (480, 230))->str:
     "Lines with bands from 0 to 1."
     xs = np.concatenate([x for x, *_ in lines.values()])
     frame = Frame((float(xs.min()), float(max(xs.max(), xs.min() + 1e-9))), (0., 1.), *size, bottom=36)
@@ -72,9 +71,8 @@ def legend(recipes: list[str])->Html:
     return filled('sweep_legend', recipes=[(name, Html(stroke(i))) for i, name in enumerate(recipes)])
 
 def curve(table: pd.DataFrame,  # of one environment and one recipe
-    metric: str = 'success',
-    points: int = 100,  # most updates shown
-)->tuple:               # update, mean over the runs, low, high
+    metric: str = 'success', points: int = 100,  # most updates shown
+)->tuple:  # update, mean over the runs, low, high
     "Mean over the runs at every update and its 95 % bootstrap interval; a resample draws whole runs."
     runs = table[table.metric == metric].pivot(index='seed', columns='step', values='value').dropna(axis=1)
     runs = runs.iloc[:, ::math.ceil(runs.shape[1]/points)] if runs.shape[1] else runs

@@ -27,7 +27,7 @@ class World:
     start: int = 0
 
 def solve(world: World,
-)->tuple[Tensor, Tensor]:   # (horizon, states, actions) advantage; (horizon + 1, states) value, both undiscounted
+)->tuple[Tensor, Tensor]:  # (horizon, states, actions) advantage; (horizon + 1, states) value, both undiscounted
     "The true advantage of every action in every state at every turn."
     value = [torch.zeros(len(world.chance), dtype=torch.float64)]
     advantage = []
@@ -54,9 +54,9 @@ def stop_or_go()->World:
 def lookalike()->World:
     "A fork whose two sides look alike: in the good one pushing pays, in the bad one pulling does, and little."
     return _world('a look that deceives', 6, 2, 4, [
-        (0, 0, .5, 1, 0.), (0, 1, .5, 2, 0.),                                # the fork: good side, bad side
+        (0, 0, .5, 1, 0.), (0, 1, .5, 2, 0.),  # the fork: good side, bad side
         (1, 0, 1., 3, 0.), (2, 0, 1., 4, 0.),  # a hall on each side, told apart by its colour
-        (3, 0, .5, 5, 1.), (3, 1, .5, 5, .6), (4, 0, .5, 5, 0.), (4, 1, .5, 5, .2)],    # and a room that looks the same
+        (3, 0, .5, 5, 1.), (3, 1, .5, 5, .6), (4, 0, .5, 5, 0.), (4, 1, .5, 5, .2)],  # and a room that looks the same
         seen=[0, 1, 2, 3, 3, 4])
 
 def house(noise: float = .5,  # share of actions drawn at random
@@ -83,7 +83,7 @@ def house(noise: float = .5,  # share of actions drawn at random
     return _world('a house', len(found) + 1, len(words), 12, moves)
 
 def simulate(world: World,
-    groups: int, size: int,     # groups, and episodes of each
+    groups: int, size: int,  # groups, and episodes of each
     seed: int,
 # one action token a turn; (turns,) true advantage; (turns,) key of the situation (turn, state, action)
 )->tuple[Batch, Tensor, Tensor]:
@@ -164,7 +164,7 @@ def _correlation(a: Tensor, b: Tensor, group: Tensor)->float:
     return float((found*share).sum()/share.sum())
 
 def interval(values: list[float],
-)->tuple[float, float]: # mean; half the width of its 95 % t interval (NaN for one value)
+)->tuple[float, float]:  # mean; half the width of its 95 % t interval (NaN for one value)
     "Mean over seeds and how sure it is."
     from statistics import mean, stdev
     if len(values) == 1: return values[0], math.nan

@@ -15,7 +15,7 @@ from ..recipe import recipe
 
 @estimator('outcome', 'turns of the same agent (seat) in the same task', 'every token of the episode',
            'Feng et al., 2026, Dr. MAS, arXiv 2602.08847', needs=('group', 'seat'))
-def dr_mas(b:Batch,       # episodes; episodes need `seat` (the agent), for baseline='global' also `game`
+def dr_mas(b:Batch,  # episodes; episodes need `seat` (the agent), for baseline='global' also `game`
     # 'agent': the agent's own mean and deviation; 'global': the average of the game, with mean and deviation of all
     # games
     baseline:str='agent',
@@ -47,15 +47,13 @@ def dr_mas_recipe():
 @estimator('reward from the turn to the end', 'turns of the same player (seat) in the same task',
            'every token of the turn',
            'Yuan et al., 2025, MARS (MARSHAL), arXiv 2510.15414', needs=('group', 'seat'))
-def mars(b:Batch,     # episodes; episodes need `seat`
+def mars(b:Batch,         # episodes; episodes need `seat`
     center:str=None,  # 'return' (also None): sum, then subtract the mean; 'turn_reward': subtract the mean, then sum
-    gamma:float=1.,        # discount per turn
-    scale:str=None,        # None: subtract the mean only; 'std': also divide by the deviation
-    ddof:int=1,            # 1: sample deviation; 0: population
-    eps:float=1e-6,        # added to the deviation
-    singleton:str='zero',  # a player with a single turn: 'zero' gives 0, 'raw' keeps the number
-    faithful:bool=False,   # True, as released: center='turn_reward', two whitenings and a mean over distinct values
-)->Tensor:                 # (action tokens,) float64 advantage
+    gamma:float=1.,       # discount per turn
+    scale:str=None,       # None: subtract the mean only; 'std': also divide by the deviation
+    ddof:int=1, eps:float=1e-6, singleton:str='zero',  # as for `compare`
+    faithful:bool=False,  # True, as released: center='turn_reward', two whitenings and a mean over distinct values
+)->Tensor:                # (action tokens,) float64 advantage
     "What a player still earned from a turn on, against its other turns (MARS, Yuan et al. 2025)."
     if center not in (None, 'return', 'turn_reward'):
         raise ValueError(f"center={center!r}: use 'return' or 'turn_reward'")
@@ -77,7 +75,7 @@ def _released(b, reward, peers):
     returns = recur(reward, 1., b.turns.episode)
     value = returns.round(decimals=9)  # equal values count once, however many turns have them
     count = group_count(value, peers, same(value))
-    zero = group_min(value.abs(), peers) == 0                    # the 0 of prompt tokens is a value too
+    zero = group_min(value.abs(), peers) == 0  # the 0 of prompt tokens is a value too
     centred = returns - group_mean(value, peers, same(value))*count/(count + ~zero)
     centred = centred - (length*centred).sum()/length.sum()  # whitened over tokens: a turn weighs as much as it has
     return b.spread(centred*((length*centred.square()).sum()/free + 1e-8).rsqrt())

@@ -15,10 +15,10 @@ from ..episodes import Batch, need
 from ..groups import compare, group_count, group_std, group_sum, recur, shift
 from ..recipe import recipe
 
-def whiten(x:Tensor,   # (length,) scores; NaN = no score
-    count:Tensor=None, # (length,) how many tokens each score stands for; None: one
-    eps:float=1e-8,    # added to the variance, inside the root
-)->Tensor:             # (length,) float64; 0 without a score and where all scores are equal
+def whiten(x:Tensor,    # (length,) scores; NaN = no score
+    count:Tensor=None,  # (length,) how many tokens each score stands for; None: one
+    eps:float=1e-8,     # added to the variance, inside the root
+)->Tensor:              # (length,) float64; 0 without a score and where all scores are equal
     "Scores minus their mean, divided by their sample deviation, each counted `count` times (`masked_whiten` of verl)."
     x, scored = x.double(), ~x.isnan()
     weight = torch.where(scored, 1 if count is None else count, 0).double()
@@ -33,9 +33,9 @@ def whiten(x:Tensor,   # (length,) scores; NaN = no score
 @estimator('discounted return of the token', 'all action tokens of the batch',
            'the tokens of the turn, less by gamma each', 'Hu et al., 2025, arXiv 2501.03262')
 def reinforce_pp(b:Batch,  # episodes; tasks need not repeat
-    gamma:float=1.,      # discount per action token
-    faithful:bool=False, # True: as verl before its repair, where a turn's return ends with the turn
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    gamma:float=1.,        # discount per action token
+    faithful:bool=False,   # True: as verl before its repair, where a turn's return ends with the turn
+)->Tensor:                 # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Return of each action token, whitened over the batch (REINFORCE++, Hu et al. 2025)."
     tokens, episode = b.turn_lengths().double(), b.turns.episode
     after = shift(tokens, episode, k=-1)  # length of the next turn
@@ -55,9 +55,9 @@ def reinforce_pp_recipe():
 @estimator('outcome of the episode', 'episodes of the same task and seat, then all action tokens of the batch',
            'every token of the episode', 'Hu et al., 2025, arXiv 2501.03262', needs=('group',))
 def reinforce_pp_baseline(b:Batch,  # episodes; several episodes per group
-    singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0; both before whitening
-    rows:str='episode',  # who votes in the group's mean: 'episode' once each, or 'turn'
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0; both before whitening
+    rows:str='episode',   # who votes in the group's mean: 'episode' once each, or 'turn'
+)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
     """Outcome minus the mean of its group, whitened over the action tokens of the batch (REINFORCE++-baseline, Hu et
     al. 2025)."""
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
@@ -71,17 +71,15 @@ def reinforce_pp_baseline_recipe():
 
 @estimator('outcome of the episode', 'episodes of the same task and seat; all outcomes of the batch for the deviation',
            'every token of the episode', 'Liu et al., 2025, arXiv 2508.08221', needs=('group',))
-def lite_ppo(b:Batch,     # episodes; several episodes per group
-    ddof:int=1,           # 1: sample deviation; 0: population
-    eps:float=1e-4,       # added to the deviation
-    singleton:str='zero', # a group of one: 'zero' gives 0, 'raw' keeps its outcome
-    rows:str='episode',   # who votes in mean and deviation: 'episode' once each, or 'turn'
-)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
+def lite_ppo(b:Batch,    # episodes; several episodes per group
+    ddof:int=1, eps:float=1e-4, singleton:str='zero',  # as for `compare`
+    rows:str='episode',  # who votes in mean and deviation: 'episode' once each, or 'turn'
+)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
     """Outcome minus the mean of its group, divided by the deviation of all outcomes (Lite PPO, Liu et al. 2025; as
     in TRL)."""
     outcome, peers, unit = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.unit(rows)
     ahead = compare(outcome, peers, scale=None, ddof=ddof, singleton=singleton, unit=unit)
-    deviation = group_std(outcome, ddof=ddof, unit=unit).nan_to_num(1.) # a batch of one has none
+    deviation = group_std(outcome, ddof=ddof, unit=unit).nan_to_num(1.)  # a batch of one has none
     return b.spread(ahead/(deviation+eps))
 
 @recipe('Liu et al., 2025, Tricks or Traps, arXiv 2508.08221')
@@ -91,14 +89,12 @@ def lite_ppo_recipe():
 
 @estimator('each of several rewards of the episode', 'episodes of the same task and seat, then all action tokens of '
            'the batch', 'every token of the episode', 'Liu et al., 2026, arXiv 2601.05242', needs=('group',))
-def gdpo(b:Batch,              # episodes; several episodes per group
-    columns:tuple=('outcome',),# reward columns: of `episodes`, or of `turns` (summed over the episode)
-    weights:tuple=None,        # one number per column; None: 1 each
-    scale:str='std',           # each column: 'std' divides by the group's deviation, None does not
-    ddof:int=1,                # 1: sample deviation; 0: population
-    eps:float=1e-6,            # added to the deviation
-    singleton:str='raw',       # a group of one: 'raw' keeps its score, 'zero' gives 0; both before whitening
-)->Tensor:                     # (action tokens,) float64 advantage
+def gdpo(b:Batch,        # episodes; several episodes per group
+    columns:tuple=('outcome',),  # reward columns: of `episodes`, or of `turns` (summed over the episode)
+    weights:tuple=None,  # one number per column; None: 1 each
+    scale:str='std',     # each column: 'std' divides by the group's deviation, None does not
+    ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
+)->Tensor:               # (action tokens,) float64 advantage
     """Weighted sum of rewards, each normalised in its group, whitened over the action tokens of the batch (GDPO, Liu
     et al. 2026)."""
     columns = (columns,) if isinstance(columns, str) else tuple(columns)
@@ -107,7 +103,7 @@ def gdpo(b:Batch,              # episodes; several episodes per group
         raise ValueError(f'columns={columns}, weights={weights}: give at least one column, and one weight for each')
     scores, peers = [_score(b, column) for column in columns], b.of_turn('group', 'seat')
     total = sum(w*compare(x, peers, scale, ddof, eps, singleton, b.turns.episode) for w, x in zip(weights, scores))
-    total = torch.where(total.isnan(), torch.inf, total) # an infinite score stays visible: NaN would count as no score
+    total = torch.where(total.isnan(), torch.inf, total)  # an infinite score stays visible: NaN would count as no score
     unscored = torch.stack(scores).isnan().all(0)
     return b.spread(whiten(torch.where(unscored, torch.nan, total), b.turn_lengths()))
 

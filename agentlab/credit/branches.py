@@ -16,13 +16,11 @@ from ..groups import compare, group_mean
            'every token of the episode; a turn shared by several episodes gets the mean of theirs',
            'in the spirit of Dong et al., 2025, ARPO (hard attribution), arXiv 2507.19849', needs=('group',))
 def hard_branches(b:Batch,  # episodes; `turns.origin` says which turns are copies
-    scale:str='std',     # 'std': divide by the group's deviation; None: do not
-    ddof:int=1,          # 1: sample deviation; 0: population
-    eps:float=1e-6,      # added to the deviation
-    singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
-    rows:str='episode',  # who votes in mean and deviation: 'episode' once each, or 'turn'
-    once:bool=False,     # True: copies have no vote and get 0; give the loss `once(b)`, where they have no weight
-)->Tensor:               # (action tokens,) float64 advantage; an outcome of NaN has no say
+    scale:str='std',        # 'std': divide by the group's deviation; None: do not
+    ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
+    rows:str='episode',     # who votes in mean and deviation: 'episode' once each, or 'turn'
+    once:bool=False,        # True: copies have no vote and get 0; give the loss `once(b)`, where they have no weight
+)->Tensor:                  # (action tokens,) float64 advantage; an outcome of NaN has no say
     """GRPO advantage; a turn that several episodes share gets the mean of theirs (in the spirit of ARPO's hard
     attribution, Dong et al. 2025)."""
     copy = copied(b)
@@ -35,14 +33,14 @@ def hard_branches(b:Batch,  # episodes; `turns.origin` says which turns are copi
     return b.spread(torch.where(copy, 0., shared) if once else shared)
 
 def copied(b:Batch,  # episodes
-)->Tensor:  # (turns,) bool
+)->Tensor:           # (turns,) bool
     "True for a turn whose tokens were first sampled in another turn."
     origin = need(b.turns, 'origin', 'this call looks for copied turns',
                   'Take batches from Batch.from_episodes or Batch.from_turns.')
     return origin != torch.arange(len(origin), device=origin.device)
 
 def once(b:Batch,  # episodes
-)->Batch:  # the same, `tokens.weight` 0 at every copied token
+)->Batch:          # the same, `tokens.weight` 0 at every copied token
     """Every sampled token counts once in the loss: copies stay where they are and lose their weight. For a recipe's
     `curate`."""
     turn = b.tokens.turn

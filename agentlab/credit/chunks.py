@@ -20,20 +20,18 @@ from ..recipe import recipe
 
 @estimator('outcome, discounted per turn from the end of the episode', 'nobody', 'every token of the turn',
            'Wang et al., 2025, arXiv 2512.24873')
-def ipa(b:Batch,     # episodes
-    gamma:float=.95, # discount per turn
-    lost:float=0.,   # what an outcome of 0 counts as: -1 makes failures bad examples
-)->Tensor:           # (action tokens,) float64 advantage; 0 where the outcome is NaN
+def ipa(b:Batch, gamma:float=.95,  # discount per turn
+    lost:float=0.,  # what an outcome of 0 counts as: -1 makes failures bad examples
+)->Tensor:          # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome times gamma to the number of turns still to come (chunk return of IPA, Wang et al. 2025, from notes)."
     outcome = b.of_turn('outcome').double()
     worth = torch.where(outcome == 0, lost, outcome).nan_to_num(nan=0.)
-    ahead = recur(torch.ones_like(worth), 1., b.turns.episode) - 1 # turns still to come
+    ahead = recur(torch.ones_like(worth), 1., b.turns.episode) - 1  # turns still to come
     return b.spread(worth * gamma**ahead)
 
-def chunk_ratio(b:Batch,
-    logp:Tensor, # (action tokens,) numerator
-    base:Tensor, # (action tokens,) denominator
-)->Tensor:       # (turns,) float64 logarithm; 0 for a turn without tokens in this batch
+def chunk_ratio(b:Batch, logp:Tensor,  # (action tokens,) numerator
+    base:Tensor,  # (action tokens,) denominator
+)->Tensor:        # (turns,) float64 logarithm; 0 for a turn without tokens in this batch
     "Logarithm of the geometric mean over a turn's tokens of one probability over another; keeps the gradient."
     moved = logp.double() - base.double()
     return moved.new_zeros(len(b.turns)).index_add(0, b.action_turn, moved)/b.turn_lengths().clamp(min=1)
@@ -49,14 +47,14 @@ def chunk_mask(b:Batch,  # tokens need old_logp (trainer) and sampler_logp
     return chunk_ratio(b, old, sampler) <= math.log(limit)
 
 def ipa_loss(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need `base`; for the mask also old_logp and sampler_logp
-    advantage:Tensor,     # (action tokens,) its sign says good or bad
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
-    limit:float=5.,       # chunk mask: geometric mean of old over sampler probability at most this; None: no mask
-    base:str='old_logp',  # denominator of rho: 'old_logp' (trainer), 'sampler_logp' (as one re-implementation)
+    batch:Batch,           # tokens need `base`; for the mask also old_logp and sampler_logp
+    advantage:Tensor,      # (action tokens,) its sign says good or bad
+    entropy:Tensor=None,   # not used; here so that all objectives are called alike
+    limit:float=5.,        # chunk mask: geometric mean of old over sampler probability at most this; None: no mask
+    base:str='old_logp',   # denominator of rho: 'old_logp' (trainer), 'sampler_logp' (as one re-implementation)
     # bad chunks: True sends the gradient through the clipped ratio, False makes it a weight of log-probability
     through:bool=False,
-)->Tensor:                # (action tokens,) loss; 0 for masked chunks
+)->Tensor:  # (action tokens,) loss; 0 for masked chunks
     """Imitate good turns, push bad ones away while they are still likely (IPA, Wang et al. 2025 section 3.2.4, from
     notes)."""
     check_flat(logp=logp, advantage=advantage)
@@ -73,7 +71,7 @@ def ipa_loss(logp:Tensor,  # (action tokens,) log-probability under the policy i
 
 def duration_weights(b:Batch,  # turns need `column`
     column:str='seconds',  # how long each turn took, in any one unit
-)->Tensor:                 # (turns,) float64, mean 1; 1 where the duration is NaN, and everywhere if nothing took time
+)->Tensor:  # (turns,) float64, mean 1; 1 where the duration is NaN, and everywhere if nothing took time
     "Duration of each turn over the mean duration of the batch (arXiv 2509.01684, from notes)."
     taken = need(b.turns, column, 'duration_weights weighs turns by how long they took',
                  f'Give one value per turn with batch.with_turns({column}=...), or name another column.').double()
@@ -85,17 +83,17 @@ def duration_weights(b:Batch,  # turns need `column`
 
 def by_duration(credit:Callable,  # an estimator, or a critic function (its targets stay as they are)
     column:str='seconds',  # column of turns with the durations
-)->Callable:               # an estimator with the same keywords
+)->Callable:  # an estimator with the same keywords
     "The estimator whose advantages are multiplied by `duration_weights`."
     def weighted(b, **credit_args):
         weights = b.spread(duration_weights(b, column))
         result = credit(b, **credit_args)
         return (result[0], result[1]*weights) if isinstance(result, tuple) else result*weights
-    functools.update_wrapper(weighted, credit) # its words, keywords and docstring
+    functools.update_wrapper(weighted, credit)  # its words, keywords and docstring
     weighted.needs = (*getattr(credit, 'needs', ()), column)
     weighted.signal = f"{getattr(credit, 'signal', credit.__name__)}, times the turn's share of time"
     weighted.__module__, weighted.__name__ = __name__, f'{credit.__name__}_by_{column}'
-    weighted.__qualname__ = f'by_duration({credit.__module__}:{credit.__qualname__}, {column!r})' # what run.json keeps
+    weighted.__qualname__ = f'by_duration({credit.__module__}:{credit.__qualname__}, {column!r})'  # what run.json keeps
     return weighted
 
 @recipe('Wang et al., 2025, ROME, arXiv 2512.24873')

@@ -16,7 +16,7 @@ from ..groups import compare, recur, shift
 from ..recipe import recipe
 
 def turn_starts(b:Batch,  # episodes
-)->Tensor:   # (action tokens,) bool
+)->Tensor:  # (action tokens,) bool
     "True at the first action token of every turn: where the value of a turn is read, and where it should be learned."
     return torch.zeros_like(b.action_turn, dtype=torch.bool).index_fill(0, _spoken(b)[1], True)
 
@@ -76,16 +76,16 @@ def _by_turn(b, turn, x): return b.spread(torch.zeros_like(b.turns.reward, dtype
 @estimator('reward plus the next value, discounted and summed', "nobody: the critic's value of the same place",
            "each token its own; with level='turn' every token of the turn",
            'Schulman et al., 2016, GAE, arXiv 1506.02438', needs=('value',))
-def gae(b:Batch,         # episodes; tokens need the column `value`
-    value:str='value',   # name of the column of the critic's values
-    gamma:float=1.,      # discount per token or per turn
+def gae(b:Batch,        # episodes; tokens need the column `value`
+    value:str='value',  # name of the column of the critic's values
+    gamma:float=1.,     # discount per token or per turn
     # lambda: 0 believes the critic after one step, 1 only what was paid; or a function of the episodes' lengths
     lam:float|Callable=1.,
-    level:str='token',   # the clock, and the unit of lengths: 'token' or 'turn'
-    whiten:bool=True,    # advantages with mean 0 and deviation 1 over the tokens (or turns) of the batch
-    eps:float=1e-8,      # of the whitening, added to the variance
-    lam_value:float|Callable|None=None, # lambda of the critic's targets; None: that of the advantages
-)->tuple[Tensor,Tensor]: # targets of the critic, advantage: (action tokens,) float64 each
+    level:str='token',    # the clock, and the unit of lengths: 'token' or 'turn'
+    whiten:bool=True,     # advantages with mean 0 and deviation 1 over the tokens (or turns) of the batch
+    eps:float=1e-8,       # of the whitening, added to the variance
+    lam_value:float|Callable|None=None,  # lambda of the critic's targets; None: that of the advantages
+)->tuple[Tensor,Tensor]:  # targets of the critic, advantage: (action tokens,) float64 each
     """Generalized advantage estimation over action tokens or over turns (Schulman et al. 2016, eq. 16; defaults and
     whitening of verl)."""
     targets, advantage, turn = _steps(b, value, gamma, lam, level, lam_value)
@@ -101,15 +101,14 @@ def ppo_recipe():
 @estimator('GAE by turn', "all turns of the batch, after the critic's value of the same state",
            'every token of the turn',
            'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', needs=('value',))
-def vl_dac(b:Batch,        # episodes; tokens need the column `value`
-    value:str='value',     # name of the column of the critic's values, read at each turn's first action token
-    gamma:float=.99,       # discount per turn
-    lam:float=.95,         # lambda
-    scale:str='std',       # 'std': divide by the deviation over the turns of the batch; None: only subtract their mean
-    ddof:int=1,            # 1: sample deviation; 0: population
-    eps:float=1e-8,        # added to the deviation
-    faithful:bool=False,   # True: as released, an episode that was cut off counts as ended; its last_value is not read
-)->tuple[Tensor,Tensor]:   # targets of the critic, advantage: (action tokens,) float64 each
+def vl_dac(b:Batch,       # episodes; tokens need the column `value`
+    value:str='value',    # name of the column of the critic's values, read at each turn's first action token
+    gamma:float=.99,      # discount per turn
+    lam:float=.95,        # lambda
+    scale:str='std',      # 'std': divide by the deviation over the turns of the batch; None: only subtract their mean
+    ddof:int=1, eps:float=1e-8,  # as for `compare`
+    faithful:bool=False,  # True: as released, an episode that was cut off counts as ended; its last_value is not read
+)->tuple[Tensor,Tensor]:  # targets of the critic, advantage: (action tokens,) float64 each
     "Turn-level GAE, normalised over the turns of the batch (VL-DAC, Bredis et al. 2025)."
     if faithful: b = b.with_episodes(truncated=torch.zeros_like(b.episodes.truncated))
     targets, advantage, turn = _steps(b, value, gamma, lam, 'turn')
@@ -122,8 +121,8 @@ def vl_dac_recipe():
     return dict(credit=vl_dac, critic=Critic, critic_warmup=1, objective_args=dict(low=.1, high=.1))
 
 def adaptive_lambda(length:Tensor,  # (episodes,) steps of each, in the unit of `gae`'s level
-    alpha:float=.05,    # 1/alpha steps and fewer: 0. For tokens; by turns take 1
-)->Tensor:              # (episodes,) float64, 0 to 1; 0 for an empty episode
+    alpha:float=.05,  # 1/alpha steps and fewer: 0. For tokens; by turns take 1
+)->Tensor:            # (episodes,) float64, 0 to 1; 0 for an empty episode
     "max(0, 1 - 1/(alpha*length)), a lambda that reaches further in a longer episode (VAPO, arXiv 2504.05118)."
     if not alpha > 0: raise ValueError(f'alpha={alpha}: give a number above 0; .05 counts tokens, 1 turns')
     return (1 - 1/(alpha*length.double())).clamp(min=0)

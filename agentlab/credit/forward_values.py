@@ -16,9 +16,9 @@ from ..episodes import Batch, Table
 from ..groups import group_count, group_max, group_min, shift
 from ..recipe import recipe
 
-def descend(b:Batch,    # episodes; tokens need `old_logp`
-    loss:Callable,      # (action tokens,) log-probabilities -> one number
-    passes:int=4,       # optimiser steps on the whole batch
+def descend(b:Batch,  # episodes; tokens need `old_logp`
+    loss:Callable,    # (action tokens,) log-probabilities -> one number
+    passes:int=4,     # optimiser steps on the whole batch
 )->Iterator[tuple[Tensor,Tensor]]:  # (action tokens,) bool: all of them; (action tokens,) float64 advantage
     "Follow a loss of the whole batch; after each step the new log-probabilities are sent in (see `Recipe.updates`)."
     if passes < 1: raise ValueError(f'passes={passes}: give the number of optimiser steps on a batch, from 1')
@@ -29,16 +29,16 @@ def descend(b:Batch,    # episodes; tokens need `old_logp`
         now = yield torch.ones_like(x, dtype=torch.bool), -slope*len(x)
 
 def mean_logp(logits:Tensor,  # (tokens, vocabulary)
-    temperature:float=1.,   # of the sampler
-)->Tensor:                  # (tokens,) nats, at most -log(vocabulary)
+    temperature:float=1.,  # of the sampler
+)->Tensor:  # (tokens,) nats, at most -log(vocabulary)
     "Mean of the log-probabilities of all words."
     return torch.log_softmax(logits/temperature, -1).mean(-1)
 
-def rover(logp:Tensor,      # (action tokens,) log-probability under the policy in training, with gradient
-    b:Batch,                # tokens need `old_logp`, and `mean_logp` of the same policy
-    target:Tensor, now:Tensor, # (action tokens,) centred reward; `mean_logp` of the policy in training
-    share:float=1.,         # of the next value; 0: without it
-)->Tensor:                  # (action tokens,) loss
+def rover(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
+    b:Batch,            # tokens need `old_logp`, and `mean_logp` of the same policy
+    target:Tensor, now:Tensor,  # (action tokens,) centred reward; `mean_logp` of the policy in training
+    share:float=1.,     # of the next value; 0: without it
+)->Tensor:              # (action tokens,) loss
     "(log-ratio - reward - the next token's mean log-ratio of all words)^2 (ROVER, arXiv 2509.24981)."
     risen = now.detach().double() - b.action('mean_logp').double()
     ahead = shift(risen, b.turns.episode[b.action_turn], k=-1)
@@ -46,9 +46,9 @@ def rover(logp:Tensor,      # (action tokens,) log-probability under the policy 
 
 def rover_updates(b:Batch,  # episodes; several of a group; tokens need `old_logp`
     policy, passes:int=4,   # agentlab.policy.Policy; as in `descend`
-    reward:Callable=dr_grpo, share:float=1., # Batch -> (action tokens,) centred reward; as in `rover`
+    reward:Callable=dr_grpo, share:float=1.,  # Batch -> (action tokens,) centred reward; as in `rover`
     temperature:float=1., budget:int=4096,  # of the sampler; tokens of one forward pass
-)->Iterator[tuple[Tensor,Tensor]]:          # as `descend`
+)->Iterator[tuple[Tensor,Tensor]]:  # as `descend`
     "A recipe's `updates`: ROVER's loss, followed for some passes."
     measured = lambda: policy.measured(b, temperature, budget, mean_logp=mean_logp)
     old, target = measured(), reward(b)
@@ -61,8 +61,8 @@ def rover_recipe():
     return dict(credit=dr_grpo, updates=rover_updates, objective=reinforce, minibatches=1)
 
 def fork_once(policy, env, seeds:list[int], group_size:int=2,  # as for `agentlab.rollout.play`; one seat
-    **how               # further arguments of `play`
-)->list:                # episodes, two of a group; `Turn.origin` of a copied turn names the turn that sampled it
+    **how  # further arguments of `play`
+)->list:   # episodes, two of a group; `Turn.origin` of a copied turn names the turn that sampled it
     "The second game of a pair is a copy of the first, from before a turn that is drawn among all its turns."
     from agentlab.rollout.branching import Forest, Rule
     from agentlab.rollout.plain import guarded, play_round, within_budget
@@ -91,7 +91,7 @@ def _mark(tree, game):
         tree.fork(game)
 
 def fork_pairs(b:Batch,  # episodes of `fork_once`
-)->Table:               # first, second: (pairs,) episodes; t: the turn at which they part; turns: of the first
+)->Table:  # first, second: (pairs,) episodes; t: the turn at which they part; turns: of the first
     "The pairs of a batch; those with a missing outcome or a missing partner are left out."
     number, group = torch.arange(len(b), device=b.turns.episode.device), b.episodes.group
     count = group_count(number, group)
@@ -104,10 +104,10 @@ def fork_pairs(b:Batch,  # episodes of `fork_once`
     return Table(first=first, second=second, t=shared[second], turns=spoken[first])
 
 def gaps(logp:Tensor, b:Batch,  # (action tokens,) log-probability, with gradient; episodes whose tokens have `old_logp`
-    pairs:Table, ahead:float=1, # of `fork_pairs`; turns of each from the fork on that count, math.inf: all
-)->Tensor:              # (pairs,) nats
+    pairs:Table, ahead:float=1,  # of `fork_pairs`; turns of each from the fork on that count, math.inf: all
+)->Tensor:  # (pairs,) nats
     "Log-ratio of the first game's reply minus that of the second, at the turn where the two part."
-    fork = torch.full((len(b),), len(b.turns), device=logp.device)     # the others have none
+    fork = torch.full((len(b),), len(b.turns), device=logp.device)  # the others have none
     for which in (pairs.first, pairs.second): fork[which] = pairs.t
     episode = b.turns.episode[b.action_turn]
     since = b.turns.t[b.action_turn] - fork[episode]
@@ -115,16 +115,16 @@ def gaps(logp:Tensor, b:Batch,  # (action tokens,) log-probability, with gradien
     moved = moved.new_zeros(len(b)).index_add(0, episode, moved)
     return moved[pairs.first] - moved[pairs.second]
 
-def refuel(logp:Tensor, b:Batch, pairs:Table, # as in `gaps`
+def refuel(logp:Tensor, b:Batch, pairs:Table,  # as in `gaps`
     eta:float=1., ahead:float=1,  # how many nats an outcome of 1 is worth; as in `gaps`
-)->Tensor:              # (pairs,) loss
+)->Tensor:  # (pairs,) loss
     "(what two replies have moved apart - eta*difference of the outcomes)^2 (REFUEL, Gao et al. 2024)."
     outcome = b.episodes.outcome
     return (gaps(logp, b, pairs, ahead) - eta*(outcome[pairs.first] - outcome[pairs.second])).square()
 
-def refuel_updates(b:Batch, policy, # episodes of `fork_once`; not used
-    passes:int=4, eta:float=1., ahead:float=1,      # as in `descend` and `refuel`
-    weigh:bool=True,    # a pair counts as many times as its first game has turns, as `fork_once` asks for
+def refuel_updates(b:Batch, policy,  # episodes of `fork_once`; not used
+    passes:int=4, eta:float=1., ahead:float=1,  # as in `descend` and `refuel`
+    weigh:bool=True,  # a pair counts as many times as its first game has turns, as `fork_once` asks for
 )->Iterator[tuple[Tensor,Tensor]]:  # as `descend`
     "A recipe's `updates`: REFUEL's loss, followed for some passes."
     if not eta > 0: raise ValueError(f'eta={eta}: it is how many nats an outcome of 1 is worth; give a number above 0')

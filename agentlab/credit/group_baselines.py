@@ -18,9 +18,7 @@ from ..recipe import recipe
            'Shao et al., 2024, arXiv 2402.03300', needs=('group',))
 def grpo(b:Batch,        # episodes; several episodes per group
     scale:str='std',     # 'std': divide by the group's deviation; None: do not (then it is `dr_grpo`)
-    ddof:int=1,          # 1: sample deviation; 0: population
-    eps:float=1e-6,      # added to the deviation
-    singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
+    ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
     rows:str='episode',  # who votes in mean and deviation: 'episode' once each, or 'turn' (long episodes weigh more)
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome against the outcomes of the same task and seat (GRPO, Shao et al. 2024, outcome supervision)."
@@ -34,10 +32,10 @@ def grpo_recipe():
 
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
            'Liu et al., 2025, arXiv 2503.20783', needs=('group',))
-def dr_grpo(b:Batch,     # episodes; several episodes per group
-    singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
-    rows:str='episode',  # who votes in the mean: 'episode' once each, or 'turn' (long episodes weigh more)
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+def dr_grpo(b:Batch,      # episodes; several episodes per group
+    singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
+    rows:str='episode',   # who votes in the mean: 'episode' once each, or 'turn' (long episodes weigh more)
+)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
     """Outcome minus the mean of the same task and seat, not divided (Dr. GRPO, Liu et al. 2025); the loss half is
     `loss_per` of the recipe."""
     return grpo(b, scale=None, singleton=singleton, rows=rows)
@@ -49,10 +47,10 @@ def dr_grpo_recipe():
 
 @estimator('outcome of the episode', 'the other episodes of the same task and seat', 'every token of the episode',
            'Ahmadian et al., 2024, arXiv 2402.14740', needs=('group',))
-def rloo(b:Batch,        # episodes; several episodes per group
-    singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
-    rows:str='episode',  # who votes in the mean: 'episode' once each, or 'turn'
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+def rloo(b:Batch,         # episodes; several episodes per group
+    singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
+    rows:str='episode',   # who votes in the mean: 'episode' once each, or 'turn'
+)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the mean outcome of the other episodes of the group (RLOO, Ahmadian et al. 2024)."
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
     return b.spread(leave_one_out(outcome, peers, singleton, b.unit(rows)))
@@ -67,13 +65,11 @@ def _check(name, value, *allowed):
 
 @estimator('outcome of the episode', 'the other episodes of the same task and seat', 'every token of the episode',
            'Chen et al., 2025, arXiv 2502.01600', needs=('group',))
-def loop(b:Batch,         # episodes; several episodes per group
-    scale:str=None,       # None: do not divide (the paper's runs); 'std': divide by the group's deviation
-    ddof:int=0,           # 0: population deviation; 1: sample
-    eps:float=1e-7,       # the least deviation to divide by; it is not added
-    singleton:str='zero', # a group of one: 'zero' gives 0, 'raw' keeps its outcome
-    rows:str='episode',   # who votes: 'episode' once each, or 'turn'
-)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
+def loop(b:Batch,        # episodes; several episodes per group
+    scale:str=None,      # None: do not divide (the paper's runs); 'std': divide by the group's deviation
+    ddof:int=0, eps:float=1e-7, singleton:str='zero',  # as for `compare`
+    rows:str='episode',  # who votes: 'episode' once each, or 'turn'
+)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the mean outcome of the others, if asked over a floored deviation (LOOP, Chen et al. 2025)."
     _check('scale', scale, 'std', None)
     outcome, peers, unit = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.unit(rows)
@@ -84,12 +80,10 @@ def loop(b:Batch,         # episodes; several episodes per group
 
 @estimator('outcome of the episode', 'the best other episode of the same task and seat',
            'every token of the best episode; 0 elsewhere', 'Tang et al., 2025, arXiv 2503.19595', needs=('group',))
-def pass_at_k(b:Batch,    # episodes; several episodes per group
-    scale:str='std',      # 'std': divide by the group's deviation (verl); None: do not
-    ddof:int=1,           # 1: sample deviation; 0: population
-    eps:float=1e-6,       # added to the deviation
-    singleton:str='zero', # a group of one: 'zero' gives 0 (verl refuses it), 'raw' keeps its outcome
-)->Tensor:                # (action tokens,) float64 advantage, never negative; 0 where the outcome is NaN
+def pass_at_k(b:Batch,  # episodes; several episodes per group
+    scale:str='std',    # 'std': divide by the group's deviation (verl); None: do not
+    ddof:int=1, eps:float=1e-6, singleton:str='zero',  # as for `compare`
+)->Tensor:              # (action tokens,) float64 advantage, never negative; 0 where the outcome is NaN
     """How much the best episode is ahead of the second of its task and seat; 0 for all others (pass@k, Tang et al.
     2025, as in verl)."""
     _check('scale', scale, 'std', None), _check('singleton', singleton, 'raw', 'zero')
@@ -103,8 +97,8 @@ def pass_at_k(b:Batch,    # episodes; several episodes per group
     deviation = torch.where(alone, 1, group_std(outcome, peers, ddof, episode)) + eps if scale else 1
     return b.spread(torch.where(champion, (best-second)/deviation, 0))
 
-def loop_passes(b:Batch, policy, # episodes; the policy is not asked
-    passes:int=2, least:float=.01, # over what was played; advantage below which an episode is left out
+def loop_passes(b:Batch, policy,  # episodes; the policy is not asked
+    passes:int=2, least:float=.01,  # over what was played; advantage below which an episode is left out
     **how  # keywords of `loop`
 ):         # yields, for `updates` of a recipe, (action tokens,) bool and (action tokens,) advantage
     "The passes of LOOP. Advantages come from whole groups: who is left out counts for the others."

@@ -15,8 +15,8 @@ from ..episodes import ACTION, CALL, MARKUP, OTHER, SUBGOAL, SWITCH, Batch, need
 from ..groups import compare, group_count, recur, shift
 from ..recipe import recipe
 
-def segments(b:Batch,    # turns need `switch`: 1 (or True) where the turn switched its subgoal
-)->tuple[Tensor,Tensor]: # (turns,) bool: the turn starts a segment; (turns,) number of its segment
+def segments(b:Batch,  # turns need `switch`: 1 (or True) where the turn switched its subgoal
+)->tuple[Tensor,Tensor]:  # (turns,) bool: the turn starts a segment; (turns,) number of its segment
     "Runs of turns under one subgoal: an episode's first turn and every switch start one (HiPER)."
     switch = need(b.turns, 'switch', 'hae cuts episodes where the subgoal is switched',
                   'Give one value per turn with batch.with_turns(switch=...), 1 for SWITCH and 0 for KEEP.')
@@ -45,30 +45,29 @@ def hae(
     act = recur(b.turns.reward + gamma*after_low - low, gamma*lam, segment)
     to_go = recur(b.turns.reward + gamma*after_high, gamma, segment)
     longer = gamma**group_count(segment, segment)[start]
-    plan = torch.full_like(low, torch.nan) # only a turn that starts a segment plans
+    plan = torch.full_like(low, torch.nan)  # only a turn that starts a segment plans
     plan[start] = recur((to_go-high)[start], longer*lam_high, b.turns.episode[start])
     targets = {ACTION: act+low, SUBGOAL: plan+high, SWITCH: to_go if term == 'return' else torch.nan}
     advantage = {ACTION: act, SUBGOAL: plan, SWITCH: to_go-switch if term == 'return' else _gap(b, high, switch)}
     return _by_part(b, cell, targets, math.nan), _by_part(b, cell, advantage, 0., scale, ddof, eps)
 
 def first_token(b:Batch,
-    mask:Tensor=None, # (action tokens,) bool: look for the first of these; a turn that has none keeps its very first
-)->Tensor:            # (turns,) its place among the action tokens; -1 for a turn without tokens
+    mask:Tensor=None,  # (action tokens,) bool: look for the first of these; a turn that has none keeps its very first
+)->Tensor:             # (turns,) its place among the action tokens; -1 for a turn without tokens
     "Where every turn begins, or where its first chosen token stands."
     number = torch.arange(len(b.turns)+1, device=b.action_turn.device)
-    edge = torch.searchsorted(b.action_turn, number) # tables are sorted, so turn numbers ascend
+    edge = torch.searchsorted(b.action_turn, number)  # tables are sorted, so turn numbers ascend
     begin, end = edge[:-1], edge[1:]
     if mask is not None:
-        count = mask.cumsum(0, dtype=torch.int32) # chosen tokens so far
+        count = mask.cumsum(0, dtype=torch.int32)  # chosen tokens so far
         before = torch.where(begin > 0, count[begin-1], 0) if len(count) else begin
         chosen = torch.searchsorted(count, before+1)
         begin = torch.where(chosen < end, chosen, begin)
     return torch.where(begin < end, begin, -1)
 
-def turn_value(b:Batch,
-    column:str,   # column of tokens with the value of the state before each token
-    place:Tensor, # (turns,) where to read it, from `first_token`
-)->Tensor:        # (turns,) float64; 0 for a turn without action tokens
+def turn_value(b:Batch, column:str,  # column of tokens with the value of the state before each token
+    place:Tensor,  # (turns,) where to read it, from `first_token`
+)->Tensor:         # (turns,) float64; 0 for a turn without action tokens
     "The value of every turn, read at one of its tokens. Raises ValueError where that is not finite."
     spoken = place >= 0
     value = torch.zeros(len(place), dtype=torch.float64, device=place.device)
@@ -110,7 +109,7 @@ def _levels(b, term, truncated):
 f'(action); '
 '4 (thought) and 6 (markup) count as other; give a call (5) the code of an action with batch.with_action(part=...)')
     part = torch.where(part <= ACTION, part, OTHER)
-    cell = torch.add(part.long(), b.action_turn, alpha=4) # a table of turns by four parts
+    cell = torch.add(part.long(), b.action_turn, alpha=4)  # a table of turns by four parts
     switch = turn_value(b, 'value_term' if term == 'return' else 'value_low', begin)
     return (start, segment, cell, turn_value(b, 'value_low', first_token(b, part == ACTION)),
             turn_value(b, 'value_high', begin), switch)
@@ -119,7 +118,7 @@ def _handover(b, start, segment, low, high, truncated):
     """(turns,) twice: the value after the turn, for the executor (every turn) and for planner and switch (0 unless
     the segment ends)."""
     episode, cut = b.turns.episode, b.of_turn('truncated').bool()
-    planned = high[start][segment]              # V_high of the turn that started my segment
+    planned = high[start][segment]  # V_high of the turn that started my segment
     end = dict(zero=(0*low, 0*low), own=(low, planned), last_value=(b.of_turn('last_value').double(),)*2)[truncated]
     ends = shift(segment, segment, -1, -1) < 0
     over = shift(episode, episode, -1, -1) < 0  # the last turn of the episode
@@ -136,7 +135,7 @@ def _by_part(b, cell, levels, other, scale=None, ddof=0, eps=0.):
     "(action tokens,) from {part: (turns,)}: each token takes the number of its part; `other` where there is none."
     table = torch.full((len(b.turns), 4), torch.nan, dtype=torch.float64, device=cell.device)
     for part, x in levels.items(): table[:, part] = x
-    if scale is not None: # only turns that have such tokens vote
+    if scale is not None:  # only turns that have such tokens vote
         table[torch.bincount(cell, minlength=table.numel()).view_as(table) == 0] = torch.nan
         for part in levels: table[:, part] = compare(table[:, part], None, scale, ddof, eps, singleton='zero')
     return table.nan_to_num(nan=other).view(-1).index_select(0, cell)

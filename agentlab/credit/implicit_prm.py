@@ -20,9 +20,7 @@ def istar(b:Batch,         # episodes; turns need `step_reward`, such as implici
     step_weight:float=1.,  # w: weight of the step comparison
     baseline:str='rloo',   # both parts: 'rloo' subtracts the mean of the others, 'grpo' the mean of the group
     scale:str=None,        # with 'grpo': 'std' divides by the peers' deviation, None does not
-    ddof:int=1,            # 1: sample deviation; 0: population
-    eps:float=1e-6,        # added to the deviation
-    singleton:str='raw',   # an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
+    ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
     rows:str='episode',    # who votes about outcomes: 'episode' once each, or 'turn'
     faithful:bool=False,   # True, as released: the mean and deviation of steps are those of the *first* turns
 )->Tensor:                 # (action tokens,) float64 advantage

@@ -18,35 +18,32 @@ from ..recipe import recipe
 @estimator('outcome of the episode', 'episodes of the same task and seat; then the spread of the batch',
            'every token of the episode',
            'Hu et al., 2026, arXiv 2602.06554', needs=('group',))
-def seeupo(b:Batch,      # episodes; several episodes per group
-    scale:str='std',     # 'std': divide by the deviation over the batch; None: do not
-    ddof:int=1,          # 1: sample deviation; 0: population
-    eps:float=1e-6,      # added to the deviation
-    bound:float=3.,      # clipped to [-bound, bound]
-    singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
-    rows:str='episode',  # who votes in means and deviation: 'episode' once each, or 'turn' (long episodes weigh more)
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+def seeupo(b:Batch,       # episodes; several episodes per group
+    scale:str='std',      # 'std': divide by the deviation over the batch; None: do not
+    ddof:int=1, eps:float=1e-6,  # as for `compare`
+    bound:float=3.,       # clipped to [-bound, bound]
+    singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
+    rows:str='episode',   # who votes in means and deviation: 'episode' once each, or 'turn' (long episodes weigh more)
+)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
     """Outcome minus its group's mean, z-scored over the batch and clipped: SeeUPO before its first update (Hu et al.
     2026)."""
     outcome, unit = b.of_turn('outcome'), b.unit(rows)
     ahead = compare(outcome, b.of_turn('group', 'seat'), None, singleton=singleton, unit=unit)
-    ahead = torch.where(outcome.isnan(), torch.nan, ahead) # no score: no vote in the batch either
+    ahead = torch.where(outcome.isnan(), torch.nan, ahead)  # no score: no vote in the batch either
     return b.spread(compare(ahead, None, scale, ddof, eps, 'zero', unit).clamp(-bound, bound))
 
-def turn_ratio(b:Batch,
-    before:Tensor,  # (action tokens,) log-probabilities before an update
-    after:Tensor,   # (action tokens,) and after it
-    low:float=.2, high:float=.2, # the ratio stays in [1-low, 1+high]
-)->Tensor:          # (turns,) float64; 1 for a turn without tokens
+def turn_ratio(b:Batch, before:Tensor,  # (action tokens,) log-probabilities before an update
+    after:Tensor,  # (action tokens,) and after it
+    low:float=.2, high:float=.2,  # the ratio stays in [1-low, 1+high]
+)->Tensor:         # (turns,) float64; 1 for a turn without tokens
     "Clipped geometric mean of new over old probability of every turn (SeeUPO)."
     moved = (after.double() - before.double()).to(b.action_turn.device)
     mean = moved.new_zeros(len(b.turns)).index_add_(0, b.action_turn, moved)/b.turn_lengths().clamp(min=1)
     return mean.clamp(-10, 10).exp().clamp(1-low, 1+high)
 
-def turn_order(b:Batch,
-    order:str='reverse', # 'reverse': the last turn first; 'forward'; 'random'
-    seed:int=0,          # of the random order; the training step of the episodes is part of it
-)->list:                 # turn numbers, each once
+def turn_order(b:Batch, order:str='reverse',  # 'reverse': the last turn first; 'forward'; 'random'
+    seed:int=0,  # of the random order; the training step of the episodes is part of it
+)->list:         # turn numbers, each once
     "In which order the turn numbers of a batch are updated (SeeUPO)."
     places = turn_number(b)[b.action_turn].unique()
     if order == 'random':
@@ -58,7 +55,7 @@ def turn_order(b:Batch,
 def seeupo_updates(b:Batch,  # episodes; `tokens.old_logp` is used for the start where there is one
     policy,                # its `logprobs(batch, temperature, budget)[0]` is asked for between two updates
     order:str='reverse',   # 'reverse' (the paper's), 'forward' or 'random' order of the turn numbers
-    low:float=.2, high:float=.2, # bounds of a turn's ratio and of their product: [1-low, 1+high]
+    low:float=.2, high:float=.2,  # bounds of a turn's ratio and of their product: [1-low, 1+high]
     temperature:float=1.,  # of the log-probabilities: that of the sampler
     budget:int=4096,       # tokens of one forward pass
     seed:int=0,            # of the random order
@@ -74,7 +71,7 @@ def seeupo_updates(b:Batch,  # episodes; `tokens.old_logp` is used for the start
     for k, number in enumerate(todo):
         mine = place == number
         sent = yield mine[b.action_turn], advantage*b.spread(product.clamp(1-low, 1+high)[b.turns.episode])
-        if k+1 == len(todo): return # nobody asks how the last update moved the policy
+        if k+1 == len(todo): return  # nobody asks how the last update moved the policy
         before, now = now, policy.logprobs(b, temperature, budget)[0] if sent is None else sent
         # an episode has one such turn, or none
         product[b.turns.episode[mine]] *= turn_ratio(b, before, now, low, high)[mine]
@@ -85,9 +82,8 @@ def seeupo_recipe():
     "Turns are updated one after the other, the last first"
     return dict(credit=seeupo, updates=seeupo_updates, minibatches=1)
 
-def focus(b:Batch,
-    which:Tensor, # (action tokens,) bool
-)->Batch:         # its `actions` are the chosen tokens; everything else is as it was
+def focus(b:Batch, which:Tensor,  # (action tokens,) bool
+)->Batch:  # its `actions` are the chosen tokens; everything else is as it was
     "The batch in which the action tokens that are not chosen are context."
     turn = b.tokens.turn.clone()
     turn[b.actions[~which]] = -1

@@ -16,12 +16,12 @@ from ..groups import group_count, group_mean
 from ..recipe import recipe
 
 def fused_baseline(mean,  # mean outcome so far, outcomes being 1 or -1: a number or tensor
-    k,      # how many outcomes that is the mean of, from 1
-    prior,  # what a frozen model expects, -1 to 1
-)->tuple[Tensor,Tensor]: # baseline mu; weight w of the mean, 0 to 1
+    k,                    # how many outcomes that is the mean of, from 1
+    prior,                # what a frozen model expects, -1 to 1
+)->tuple[Tensor,Tensor]:  # baseline mu; weight w of the mean, 0 to 1
     "Mean and prior, mixed by how far they lie apart beyond the noise (V0.5, Zhang et al. 2026)."
     mean, k, prior = (_number(x) for x in (mean, k, prior))
-    noise = 1/k                                            # the most that the variance of the mean can be
+    noise = 1/k  # the most that the variance of the mean can be
     misfit = ((mean-prior).square() - noise).clamp(min=0)  # estimated square of the prior's error
     weight = misfit/(misfit + noise)
     return weight*mean + (1-weight)*prior, weight
@@ -71,11 +71,11 @@ def v05_recipe():
                 group_size=4)
 
 def more_rollouts(mean,  # mean outcome so far, outcomes being 1 or -1: a number or tensor
-    k,                 # episodes so far, from 1; 4 is the paper's start
-    prior,             # what a frozen model expects, -1 to 1
-    cost:float=.0039,  # price of an episode, in mean squared error of the baseline
-    cap:int=16,        # most episodes of a task
-)->Tensor:             # int64: how many more to draw on present evidence
+    k,                   # episodes so far, from 1; 4 is the paper's start
+    prior,               # what a frozen model expects, -1 to 1
+    cost:float=.0039,    # price of an episode, in mean squared error of the baseline
+    cap:int=16,          # most episodes of a task
+)->Tensor:               # int64: how many more to draw on present evidence
     "How many more episodes are worth their cost; in the spirit of V0.5 (Zhang et al. 2026): the look-ahead is ours."
     mean, k, prior = (_number(x) for x in (mean, k, prior))
     if not cost > 0:
@@ -85,14 +85,14 @@ def more_rollouts(mean,  # mean outcome so far, outcomes being 1 or -1: a number
     if not (mean-prior).isfinite().all():
         raise ValueError('mean and prior must be finite; a task without an outcome has no mean, so play it first')
     misfit = ((mean-prior).square() - 1/k).clamp(min=0)
-    enough = (math.sqrt(1 + 4/cost) - 1)/2   # an episode is worth it while a < enough
+    enough = (math.sqrt(1 + 4/cost) - 1)/2  # an episode is worth it while a < enough
     wanted = (enough - k - 1/misfit).ceil()  # -infinity where the prior is believed
     return torch.minimum(wanted, cap-k).clamp(min=0).long()
 
 def play_by_budget(policy, env, seeds:list, group_size:int=4, groups:list=None, seed:int=0,  # as for `play`
     prior:float=.5, ends:tuple=(0., 1.),  # the outcome that is expected of a task; the two outcomes there are
-    cost:float=.0039, cap:int=16, **how   # as in `more_rollouts`; further arguments of `play`
-)->list:                                  # as `play`; groups of unequal size
+    cost:float=.0039, cap:int=16, **how  # as in `more_rollouts`; further arguments of `play`
+)->list:  # as `play`; groups of unequal size
     "`play`, and one more episode at a time for every task whose mean contradicts the prior (V0.5)."
     from agentlab.rollout.plain import play
     left = list(range(len(seeds)) if groups is None else groups)

@@ -14,8 +14,8 @@ from ..groups import compare, group_mean, group_min, same, shift
 from ..recipe import recipe
 
 def edge_key(b:Batch,  # episodes; turns need `state` and `action` (any integers)
-    window:int=3, # pairs of state and action that must agree, the present one included
-)->Tensor:        # (turns,) int64 key: equal where two turns of one group and seat took the same step
+    window:int=3,      # pairs of state and action that must agree, the present one included
+)->Tensor:             # (turns,) int64 key: equal where two turns of one group and seat took the same step
     "The last `window` pairs of state and action, and the state that came next."
     hint = "Give your environment a state in info['state'], or use grpo."
     need(b.turns, 'state', 'salt compares turns by state', hint)
@@ -24,8 +24,8 @@ def edge_key(b:Batch,  # episodes; turns need `state` and `action` (any integers
     if window < 1: raise ValueError(f'window={window}: give a whole number from 1; 1 compares the present step alone')
     state, episode = same(b.of_turn('group', 'seat'), b.turns.state), b.turns.episode
     step = same(state, b.turns.action)
-    key = same(step, shift(state, episode, -1, fill=-1)) # -1: the end
-    for k in range(1, window): key = same(key, shift(step, episode, k, fill=-1)) # -1: before the beginning
+    key = same(step, shift(state, episode, -1, fill=-1))  # -1: the end
+    for k in range(1, window): key = same(key, shift(step, episode, k, fill=-1))  # -1: before the beginning
     return key
 
 @estimator('GRPO advantage of the episode',
@@ -34,16 +34,14 @@ def edge_key(b:Batch,  # episodes; turns need `state` and `action` (any integers
 def salt(b:Batch,        # episodes; turns need `state` and `action` (any integers)
     window:int=3,        # pairs of state and action that must agree for two steps to be one
     scale:str='std',     # of GRPO: 'std' divides by the group's deviation, None does not
-    ddof:int=1,          # 1: sample deviation; 0: population
-    eps:float=1e-6,      # added to the deviation
-    singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
+    ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
     rows:str='episode',  # who votes in GRPO's mean and deviation: 'episode' once each, or 'turn'
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
     """Mean GRPO advantage of all turns that took the same step (in the spirit of SALT, Li et al. 2025; the formula
     is ours)."""
     key, outcome = edge_key(b, window), b.of_turn('outcome')
     worth = compare(outcome, b.of_turn('group', 'seat'), scale, ddof, eps, singleton, b.unit(rows))
-    worth = torch.where(outcome.isnan(), torch.nan, worth) # no score, no vote
+    worth = torch.where(outcome.isnan(), torch.nan, worth)  # no score, no vote
     return b.spread(torch.where(outcome.isnan(), 0, group_mean(worth, key)))
 
 @recipe('in the spirit of Li et al., 2025, SALT, arXiv 2510.20022')
@@ -55,7 +53,7 @@ def action_keys(b:Batch,  # episodes with the ids that were sampled
 )->Tensor:  # (turns,) int64: equal where the action tokens are equal (a 64-bit hash); 0 for a turn without any
     "A key for what was said in each turn, from its token ids and their order."
     turn, number = b.action_turn, torch.arange(len(b.actions), device=b.action_turn.device)
-    place = number - group_min(number, turn).long() # 0, 1, 2, ... inside each turn
+    place = number - group_min(number, turn).long()  # 0, 1, 2, ... inside each turn
     return torch.zeros(len(b.turns), dtype=torch.int64, device=turn.device).index_add(0, turn, _mix(
         _mix(b.action('id').long() + 1) + place))
 

@@ -14,17 +14,16 @@ from ..episodes import Batch, need
 from ..groups import compare, group_min, recur, same
 from ..recipe import recipe
 
-def turn_returns(b:Batch,  # episodes
-    gamma:float, # discount per turn
-)->Tensor:       # (turns,) float64; NaN throughout an episode whose outcome is NaN
+def turn_returns(b:Batch, gamma:float,  # discount per turn
+)->Tensor:  # (turns,) float64; NaN throughout an episode whose outcome is NaN
     "Discounted reward from each turn to the end of its episode (GiGPO, Feng et al. 2025, eq. 5)."
     return torch.where(b.of_turn('outcome').isnan(), torch.nan, recur(b.turns.reward, gamma, b.turns.episode))
 
 def similar_states(b:Batch,  # episodes; turns need `state`, and what it says in `batch.labels['state']`
     # least similarity of a text and the first text of its cluster: 2 x matched characters / all characters
     ratio:float=.95,
-    faithful:bool=False, # True: with difflib's shortcut for texts of 200 characters and more, as released
-)->Tensor:               # (turns,) int64 key: equal for turns of one cluster of one group and seat
+    faithful:bool=False,  # True: with difflib's shortcut for texts of 200 characters and more, as released
+)->Tensor:                # (turns,) int64 key: equal for turns of one cluster of one group and seat
     """Greedy clusters of state texts: in row order, each joins the first cluster it resembles or opens a new one
     (GiGPO's released code)."""
     need(b.turns, 'state', 'similar_states compares the texts of states',
@@ -47,7 +46,7 @@ def _join(clusters, text, ratio, autojunk, number):
     alone."""
     if text is None: return number
     for matcher, name in clusters:
-        matcher.set_seq1(text) # the two quick ratios are upper bounds: most pairs end there
+        matcher.set_seq1(text)  # the two quick ratios are upper bounds: most pairs end there
         if matcher.real_quick_ratio() >= ratio and matcher.quick_ratio() >= ratio and matcher.ratio() >= ratio:
             return name
     clusters.append((SequenceMatcher(None, '', text, autojunk), number))
@@ -60,9 +59,7 @@ def gigpo(b:Batch,          # episodes; turns need `state`
     gamma:float=.95,        # discount per turn
     step_weight:float=1.,   # omega: weight of the step comparison
     scale:str='std',        # both levels: 'std' divides by the peers' deviation, None does not
-    ddof:int=1,             # 1: sample deviation; 0: population
-    eps:float=1e-6,         # added to the deviation
-    singleton:str='raw',    # an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
+    ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
     rows:str='turn',        # who votes at the episode level: 'turn' as the authors' code does, 'episode' as eq. 3 says
     similarity:float=None,  # None: only equal states are peers; a number: also states whose texts are that similar
     faithful:bool=False,    # True, as released: rows='turn', and similarity with difflib's shortcut
@@ -75,9 +72,9 @@ def gigpo(b:Batch,          # episodes; turns need `state`
                          f'of them out')
     peers = b.of_turn('group', 'seat')
     state = b.turns.state if similarity is None else similar_states(b, similarity, faithful)
-    episode = compare(b.of_turn('outcome'), peers, scale, ddof, eps, singleton, b.unit(rows))       # eq. 3
+    episode = compare(b.of_turn('outcome'), peers, scale, ddof, eps, singleton, b.unit(rows))  # eq. 3
     step = compare(turn_returns(b, gamma), same(peers, state), scale, ddof, eps, singleton='zero')  # eqs. 5, 6, 7
-    return b.spread(episode + step_weight*step)                                                     # eq. 8
+    return b.spread(episode + step_weight*step)  # eq. 8
 
 @recipe('Feng et al., 2025, GiGPO, arXiv 2505.10978')
 def gigpo_recipe():

@@ -16,16 +16,14 @@ from ..recipe import recipe
 @estimator('outcome; and meta-reasoning reward of the turn',
            'turns of the same task and seat; and those of them with the same tag', 'every token of the turn',
            'Zhang et al., 2025, RLVMR, arXiv 2507.22844', needs=('group', 'tag', 'meta'))
-def rlvmr(b:Batch,  # episodes; turns need `tag` (integer, -1: none) and `meta` (the reward of the tagged turn)
-    alpha:float=None,        # the paper's form: weight of the episode part, 1-alpha for the tags; None: .5
+def rlvmr(b:Batch,        # episodes; turns need `tag` (integer, -1: none) and `meta` (the reward of the tagged turn)
+    alpha:float=None,     # the paper's form: weight of the episode part, 1-alpha for the tags; None: .5
     step_weight:float=None,  # the code's form: episode part + step_weight * tag part
-    scale:str='std',         # both levels: 'std' divides by the peers' deviation, None does not
-    ddof:int=1,              # 1: sample deviation; 0: population
-    eps:float=1e-6,          # added to the deviation
-    singleton:str='raw',     # an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
-    rows:str='turn',         # who votes at the episode level: 'turn', or 'episode' once each
-    faithful:bool=False,     # True, as released: step_weight=1
-)->Tensor:                   # (action tokens,) float64 advantage
+    scale:str='std',      # both levels: 'std' divides by the peers' deviation, None does not
+    ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
+    rows:str='turn',      # who votes at the episode level: 'turn', or 'episode' once each
+    faithful:bool=False,  # True, as released: step_weight=1
+)->Tensor:                # (action tokens,) float64 advantage
     "Episode advantage and meta-reasoning reward among turns of the same tag (RLVMR, Zhang et al. 2025)."
     if (alpha is not None) + (step_weight is not None) + faithful > 1:
         raise ValueError(f'alpha={alpha}, step_weight={step_weight}, faithful={faithful} are three ways to weigh; give '

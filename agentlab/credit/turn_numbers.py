@@ -40,7 +40,7 @@ def ui_s1(b:Batch,         # episodes; turns need `matched` (1: as the expert, 0
     rows:str=None,         # who votes at the episode level: 'episode' (also None) or 'turn'
     # True, as released: the episode level compares each turn's own reward with all turns of the task
     faithful:bool=False,
-)->Tensor:                 # (action tokens,) float64 advantage
+)->Tensor:  # (action tokens,) float64 advantage
     "Episode advantage plus the return until the next mismatch among turns of one number (UI-S1, Lu et al. 2025)."
     returns, peers = matched_return(b, gamma), b.of_turn('group', 'seat')
     if faithful and rows:

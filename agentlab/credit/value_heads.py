@@ -30,21 +30,21 @@ def hl_gauss(targets:Tensor,  # (...,) values to be learned; beyond the support 
                          f'the loss.')
     edges = support.to(targets)
     sigma = ratio*(edges[-1]-edges[0])/(len(edges)-1)
-    below = torch.special.ndtr((edges - targets.clamp(edges[0], edges[-1])[..., None])/sigma) # mass below every edge
+    below = torch.special.ndtr((edges - targets.clamp(edges[0], edges[-1])[..., None])/sigma)  # mass below every edge
     return below.diff()/(below[..., -1:] - below[..., :1])
 
 def expected_value(logits:Tensor,  # (..., bins)
-    support:Tensor, # (bins+1,) edges of the bins
-)->Tensor:          # (...,) in the dtype of `logits`
+    support:Tensor,  # (bins+1,) edges of the bins
+)->Tensor:           # (...,) in the dtype of `logits`
     "The mean of a categorical value: each bin counts with its middle."
     edges = support.to(logits)
     return logits.softmax(-1) @ ((edges[1:] + edges[:-1])/2)
 
 def hl_gauss_loss(logits:Tensor,  # (..., bins)
-    targets:Tensor,  # (...,)
-    support:Tensor,  # (bins+1,) edges of the bins
-    ratio:float=.75, # sigma in bin widths
-)->Tensor:           # (...,) one loss per target
+    targets:Tensor,   # (...,)
+    support:Tensor,   # (bins+1,) edges of the bins
+    ratio:float=.75,  # sigma in bin widths
+)->Tensor:            # (...,) one loss per target
     "Cross-entropy of the predicted histogram with that of the target (HL-Gauss, Farebrother et al. 2024)."
     return -(hl_gauss(targets.detach(), support, ratio).to(logits)*logits.log_softmax(-1)).sum(-1)
 
@@ -63,11 +63,10 @@ def clipped_value_loss(value:Tensor,  # (...,) with gradient
 class ValueHead(nn.Module):
     "A value from a hidden state: a histogram trained by HL-Gauss, or a number trained by squared error."
     def __init__(self, hidden:int,  # size of the hidden state
-        bins:int=101,        # of the histogram (51 to 101 are usual); 1: a scalar head
-        low:float=0., high:float=1., # range of the returns
-        ratio:float=.75,     # of HL-Gauss: sigma in bin widths
-        through:bool=False,  # True: the gradient goes on into what made the hidden state
-    ):
+        bins:int=101,               # of the histogram (51 to 101 are usual); 1: a scalar head
+        low:float=0., high:float=1.,  # range of the returns
+        ratio:float=.75,            # of HL-Gauss: sigma in bin widths
+        through:bool=False):        # True: the gradient goes on into what made the hidden state
         super().__init__()
         if bins < 1 or not low < high:
             raise ValueError(f'bins={bins}, low={low}, high={high}: give at least one bin and a range with low < high')

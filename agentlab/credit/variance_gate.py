@@ -24,9 +24,7 @@ def variance_gated(
     decay:float=0.,         # the intrinsic part shrinks by exp(-decay*epoch)
     epoch:int=0,            # number of the pass over the tasks
     scale:str='std',        # both parts: 'std' divides by the peers' deviation, None does not
-    ddof:int=1,             # 1: sample deviation; 0: population
-    eps:float=1e-6,         # added to the deviations
-    singleton:str='raw',    # an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
+    ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
     rows:str='episode',     # who votes about outcomes: 'episode' once each, or 'turn'
     faithful:bool=False,    # True: outcomes are rounded to 4 decimals first, as released
 )->Tensor:                  # (action tokens,) float64 advantage
@@ -38,7 +36,7 @@ def variance_gated(
     outside, tokens = compare(outcome, peers, scale, ddof, eps, singleton, b.unit(rows)), b.turn_lengths().double()
     gain = earned.double()/tokens  # a long action does not earn more in sum
     inside = _inside(torch.where(gain.isfinite() & (gain != 0), gain, torch.nan), tokens, peers, scale, ddof, eps)
-    deviation = group_std(outcome, peers, ddof, b.unit(rows)).nan_to_num(1.) # a group of one: its deviation counts as 1
+    deviation = group_std(outcome, peers, ddof, b.unit(rows)).nan_to_num(1.)  # a group of one: its deviation counts as 1
     gate = torch.sigmoid(-deviation/temperature)
     return b.spread(outside + step_weight*math.exp(-decay*epoch)*gate*_ratio(outside, inside, tokens, eps)*inside)
 
@@ -58,7 +56,7 @@ def _inside(gain, tokens, peers, scale, ddof, eps):
 def _ratio(outside, inside, tokens, eps):
     "At most 1: how far the inside must be turned down so that it varies no more than the outside, or than 1."
     loud, limit = _over_tokens(inside, tokens)[1] + eps, (_over_tokens(outside, tokens)[1] + eps).clamp(min=1)
-    return (limit/loud).clamp(max=1).nan_to_num(1.) # a single token has no deviation
+    return (limit/loud).clamp(max=1).nan_to_num(1.)  # a single token has no deviation
 
 @recipe('InfoPO, 2026, arXiv 2603.00656')
 def infopo_recipe():

@@ -20,9 +20,9 @@ from ..recipe import recipe
 
 @estimator('outcome of the episode', 'episodes of the same task and seat, weighted by action tokens',
            'every token of the episode', 'Hao et al., 2025, arXiv 2505.23585', needs=('group',))
-def opo(b:Batch,         # episodes; several episodes per group
-    singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+def opo(b:Batch,  # episodes; several episodes per group
+    singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
+)->Tensor:        # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the length-weighted mean outcome of the same task and seat (OPO, Hao et al. 2025)."
     if singleton not in ('raw', 'zero'): raise ValueError(f"singleton={singleton!r}: use 'raw' or 'zero'")
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
@@ -34,16 +34,15 @@ def opo(b:Batch,         # episodes; several episodes per group
     return b.spread(torch.where(outcome.isnan(), 0, ahead))
 
 def sum_pi_squared(logits:Tensor,  # (tokens, vocabulary)
-    temperature:float=1.,   # of the sampler
-)->Tensor:                  # (tokens,) from 1/vocabulary to 1
+    temperature:float=1.,  # of the sampler
+)->Tensor:  # (tokens,) from 1/vocabulary to 1
     "Sum of the squared probabilities of all words: the chance that two draws are the same word."
     return torch.softmax(logits.float()/temperature, -1).square().sum(-1)
 
-def with_sum_pi_squared(b:Batch,
-    policy,                 # agentlab.policy.Policy: the one that `old_logp` is of
-    temperature:float=1.,   # of the sampler
-    budget:int=4096,        # tokens of one forward pass
-)->Batch:                   # with the token column `sum_pi_squared`
+def with_sum_pi_squared(b:Batch, policy,  # agentlab.policy.Policy: the one that `old_logp` is of
+    temperature:float=1.,  # of the sampler
+    budget:int=4096,       # tokens of one forward pass
+)->Batch:                  # with the token column `sum_pi_squared`
     "One forward pass; a recipe's `columns`."
     return policy.measured(b, temperature, budget, sum_pi_squared=sum_pi_squared)
 
@@ -60,10 +59,9 @@ def text_place(b:Batch)->Tensor:
            'seat, weighted by the uncertainty up to there', 'the token',
            'Li et al., 2026, arXiv 2602.07078', needs=('group', 'old_logp', 'sum_pi_squared'))
 def optimal_token_baseline(b:Batch,  # episodes; tokens need `old_logp` and `sum_pi_squared`
-    place:Callable=token_place, # Batch -> (action tokens,) whole numbers: which tokens are compared
-    singleton:str='raw',        # nobody else at this place: 'raw' keeps the return, 'zero' gives 0
-    eps:float=1e-8,             # added to the sum of the weights
-)->Tensor:                      # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    place:Callable=token_place,  # Batch -> (action tokens,) whole numbers: which tokens are compared
+    singleton:str='raw', eps:float=1e-8,  # as for `compare`
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     """Return minus the mean return at this place, weighted by the squared gradients of the tokens so far (OTB, Li et
     al. 2026)."""
     if singleton not in ('raw', 'zero'): raise ValueError(f"singleton={singleton!r}: use 'raw' or 'zero'")
@@ -96,14 +94,12 @@ def otb_recipe():
 
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
            'Chu et al., 2025, arXiv 2504.02546', needs=('group',))
-def gpg(b:Batch,         # episodes; several episodes per group
-    alpha:float=None,    # factor; None: episodes over episodes in tasks that are not dead
-    scale:str=None,      # None: do not divide; 'std': divide by the group's deviation
-    ddof:int=1,          # 1: sample deviation; 0: population
-    eps:float=1e-6,      # added to the deviation
-    singleton:str='raw', # a group of one: 'raw' keeps its outcome, 'zero' gives 0
-    faithful:bool=False, # True: as in verl, alpha is episodes over episodes whose outcome is not 0
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+def gpg(b:Batch,          # episodes; several episodes per group
+    alpha:float=None,     # factor; None: episodes over episodes in tasks that are not dead
+    scale:str=None,       # None: do not divide; 'std': divide by the group's deviation
+    ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
+    faithful:bool=False,  # True: as in verl, alpha is episodes over episodes whose outcome is not 0
+)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the mean of its group, times a factor for the groups without a difference (GPG, Chu et al. 2025)."
     if faithful and not (alpha is None and scale is None):
         raise ValueError(f'alpha={alpha}, scale={scale!r}: faithful=True sets both, as the release does; '
@@ -123,7 +119,7 @@ def gpg_recipe():
 @estimator('undiscounted return from this turn on', 'one greedy rollout of the same task', 'the tokens of the turn',
            'Li et al., 2023, arXiv 2310.10505', needs=('greedy',))
 def remax(b:Batch,  # episodes; episodes need `greedy`: the outcome of the greedy rollout of their task
-)->Tensor:   # (action tokens,) float64 advantage; 0 where the outcome or the greedy outcome is NaN
+)->Tensor:          # (action tokens,) float64 advantage; 0 where the outcome or the greedy outcome is NaN
     "Return from this turn on, minus what the greedy rollout of the task earned (ReMax, Li et al. 2023)."
     hint = ('Play every task once with temperature=0 and give each episode its task\'s outcome: '
             'batch.with_episodes(greedy=...).')
@@ -133,12 +129,10 @@ def remax(b:Batch,  # episodes; episodes need `greedy`: the outcome of the greed
 
 @estimator('outcome of the episode', 'turns of the same task and seat', 'every token of the episode',
            'Li et al., 2025, AgentFlow, arXiv 2510.05592', needs=('group',))
-def flow_grpo(b:Batch,   # episodes; several episodes per group
-    scale:str='std',     # 'std': divide by the deviation over turns; None: do not
-    ddof:int=1,          # 1: sample deviation; 0: population
-    eps:float=1e-6,      # added to the deviation
-    singleton:str='raw', # a group of one turn: 'raw' keeps its outcome, 'zero' gives 0
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+def flow_grpo(b:Batch,  # episodes; several episodes per group
+    scale:str='std',    # 'std': divide by the deviation over turns; None: do not
+    ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
+)->Tensor:              # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome against the outcomes of all turns of the same task and seat (Flow-GRPO of AgentFlow, Li et al. 2025)."
     return grpo(b, scale, ddof, eps, singleton, rows='turn')
 
@@ -155,17 +149,15 @@ def remax_recipe():
 
 @estimator('outcome, discounted by the turns still to come', 'turns of the same task and seat',
            'the tokens of the turn', 'Chen et al., 2025, IterResearch, arXiv 2511.07327', needs=('group',))
-def eapo(b:Batch,        # episodes; several episodes per group
-    gamma:float=.995,    # discount per turn
-    scale:str='std',     # 'std': divide by the deviation over turns; None: do not
-    ddof:int=1,          # 1: sample deviation; 0: population
-    eps:float=1e-6,      # added to the deviation
-    singleton:str='raw', # a group of one turn (or episode, see `rows`): 'raw' keeps its score, 'zero' gives 0
-    rows:str='turn',     # who votes: every 'turn', or every 'episode' once, with the mean of its turns
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+def eapo(b:Batch,      # episodes; several episodes per group
+    gamma:float=.995,  # discount per turn
+    scale:str='std',   # 'std': divide by the deviation over turns; None: do not
+    ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
+    rows:str='turn',   # who votes: every 'turn', or every 'episode' once, with the mean of its turns
+)->Tensor:             # (action tokens,) float64 advantage; 0 where the outcome is NaN
     """Outcome discounted to each turn, against all turns of the same task and seat (EAPO of IterResearch, Chen et
     al. 2025)."""
-    left = recur(torch.ones_like(b.turns.reward), 1., b.turns.episode) - 1 # turns still to come
+    left = recur(torch.ones_like(b.turns.reward), 1., b.turns.episode) - 1  # turns still to come
     return b.spread(compare(b.of_turn('outcome')*gamma**left, b.of_turn('group', 'seat'), scale, ddof, eps, singleton,
                             b.unit(rows)))
 

@@ -19,11 +19,9 @@ metric('entropy_history', 'what EPO remembers: the entropy of every turn number 
 class EntropyHistory:
     """Memory of EPO: mean entropy of each turn number over all steps so far, this one included (turn column
     `entropy_history`)."""
-    def __init__(self,
-        policy=None, seed:int=0,  # as every memory is made; not used
-        faithful:bool=False,      # True, as released: each step's list is padded with zeros on the left
-        max_turns:int=50,         # length of that list
-    ):
+    def __init__(self, policy=None, seed:int=0,  # as every memory is made; not used
+        faithful:bool=False,  # True, as released: each step's list is padded with zeros on the left
+        max_turns:int=50):    # length of that list
         self.faithful, self.max_turns = faithful, max_turns
         self.total, self.steps, self.fresh = (torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64),
                                               None)
@@ -63,7 +61,7 @@ class EntropyHistory:
 def entropy_penalty(entropy:Tensor,  # (action tokens,) of the policy in training, with gradient
     history:Tensor,       # (action tokens,) what the token's turn number has had; NaN: no penalty
     alpha:float=None,     # height of the step (faithful), or slope outside the range; None: .1 (ALFWorld) or 2
-    low:float=.8, high:float=1.2, # the range, as factors of the history
+    low:float=.8, high:float=1.2,  # the range, as factors of the history
     faithful:bool=False,  # True, as released: a constant, so without a gradient
 )->Tensor:                # (action tokens,) nats
     "How far entropy is outside the range that history allows (EPO, Xu et al. 2025)."
@@ -90,9 +88,9 @@ def phase_weight(step:int,  # number of the update, from 0
     return .8*math.exp(-3*(e-half)/(horizon-half))
 
 def epo_schedule(step:int,  # number of the update, from 0
-    horizon:int=150,   # K
-    **objective_args,  # the other arguments of `epo`
-)->dict:               # fields of a recipe for this step
+    horizon:int=150,        # K
+    **objective_args,       # the other arguments of `epo`
+)->dict:                    # fields of a recipe for this step
     "A recipe's schedule with the phase weight of this step."
     return dict(objective_args=objective_args | dict(phase=phase_weight(step, horizon)))
 
@@ -120,14 +118,12 @@ metric('entropy_coef', 'weight of the entropy in the loss, where a memory steers
 
 class AdaptiveCoefficient:
     "Memory of an entropy coefficient that follows a target (token column `entropy_coef`; row entry `entropy_coef`)."
-    def __init__(self,
-        policy=None, seed:int=0,       # as every memory is made; not used
-        target:float=.3,               # nats a token
-        rule=log_gradient,  # (coefficient, entropy, target) -> next coefficient; functools.partial sets its step
-        start:float=.001,              # coefficient of the first step
-        low:float=1e-6, high:float=.1, # bounds of the coefficient
-        only_below:bool=False,         # True: no bonus in a step whose batch is above the target
-    ):
+    def __init__(self, policy=None, seed:int=0,  # as every memory is made; not used
+        target:float=.3,         # nats a token
+        rule=log_gradient,       # (coefficient, entropy, target) -> next coefficient; functools.partial sets its step
+        start:float=.001,        # coefficient of the first step
+        low:float=1e-6, high:float=.1,  # bounds of the coefficient
+        only_below:bool=False):  # True: no bonus in a step whose batch is above the target
         if not 0 <= low <= start <= high:
             raise ValueError(f'start={start} must lie between low={low} and high={high}, from 0')
         self.target, self.rule, self.low, self.high, self.only_below = target, rule, low, high, only_below

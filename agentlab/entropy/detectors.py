@@ -55,12 +55,12 @@ def _found(rows, name, at, value, threshold, sentence, remedy):
                                           sentence(at), remedy(at) if callable(remedy) else remedy)]
 
 def collapse(rows:list,  # rows of a run: entropy, success, step
-    share:float=.1,   # of the level at the start
-    floor:float=.01,  # nats: below this nothing is open, whatever the start was
-    solved:float=.9,  # from this success on, low entropy is no fault
-    window:int=5,     # rows whose median is the level
-    patience:int=3,   # rows in a row
-)->list:              # of Finding; empty: none seen
+    share:float=.1,      # of the level at the start
+    floor:float=.01,     # nats: below this nothing is open, whatever the start was
+    solved:float=.9,     # from this success on, low entropy is no fault
+    window:int=5,        # rows whose median is the level
+    patience:int=3,      # rows in a row
+)->list:                 # of Finding; empty: none seen
     "Entropy has gone although the tasks are not solved."
     now, success = _level(_series(rows, 'entropy'), window), _level(_series(rows, 'success'), window)
     start = now[~now.isnan()][:1].expand(len(now)) if (~now.isnan()).any() else now
@@ -73,11 +73,11 @@ def collapse(rows:list,  # rows of a run: entropy, success, step
         'bound, add an entropy bonus with a target, or lower lr.')
 
 def explosion(rows:list,  # rows of a run: entropy, step
-    factor:float=2.,  # times the lowest level so far
-    margin:float=.1,  # nats above it, at least
-    window:int=5,     # rows whose median is the level
-    patience:int=3,   # rows in a row
-)->list:              # of Finding; empty: none seen
+    factor:float=2.,      # times the lowest level so far
+    margin:float=.1,      # nats above it, at least
+    window:int=5,         # rows whose median is the level
+    patience:int=3,       # rows in a row
+)->list:                  # of Finding; empty: none seen
     "Entropy has risen far above its own lowest level."
     now = _level(_series(rows, 'entropy'), window)
     low = now.nan_to_num(math.inf).cummin(0).values
@@ -105,11 +105,11 @@ def dead(rows:list,   # rows of a run: dead_groups, success, step
         + ' Sampling until enough groups differ keeps the batch full.')
 
 def turn_gap(rows:list,  # rows of a run: entropy_by_turn, step
-    factor:float=3.,  # most open turn number over the least open one
-    margin:float=.2,  # nats between them, at least
-    window:int=5,     # rows whose median is the level of a turn number
-    patience:int=3,   # rows in a row
-)->list:              # of Finding; empty: none seen
+    factor:float=3.,     # most open turn number over the least open one
+    margin:float=.2,     # nats between them, at least
+    window:int=5,        # rows whose median is the level of a turn number
+    patience:int=3,      # rows in a row
+)->list:                 # of Finding; empty: none seen
     "The choice is much more open in one turn number than in another."
     lists = [row.get('entropy_by_turn') or [] for row in rows]
     width = max(map(len, lists), default=0)
@@ -136,9 +136,8 @@ def repeated_actions(batch:Batch,  # turns need `action`; with `state` an action
     return group_mean(again.double(), episode).new_full((len(batch),), math.nan).scatter_(0, episode, group_mean(
         again.double(), episode))
 
-def repeated_words(batch:Batch,  # played episodes
-    ngram:int=20,  # tokens in a row
-)->Tensor:         # (episodes,) int64; 0 where no turn is that long
+def repeated_words(batch:Batch, ngram:int=20,  # tokens in a row
+)->Tensor:  # (episodes,) int64; 0 where no turn is that long
     "How often the commonest n-gram of a turn occurs in it, at most over the turns of each episode."
     turn, ids = batch.action_turn, batch.tokens.id[batch.actions]
     if isinstance(ngram, bool) or not isinstance(ngram, int) or ngram < 1:
@@ -151,8 +150,7 @@ def repeated_words(batch:Batch,  # played episodes
     most = group_max(torch.where(whole, times, 0), episode)
     return torch.zeros(len(batch), dtype=torch.int64, device=ids.device).scatter_(0, episode, most.long())
 
-def repetition(batch:Batch,  # played episodes
-    share:float=.25,   # of the episodes
+def repetition(batch:Batch, share:float=.25,  # of the episodes
     actions:float=.5,  # of the turns of an episode
     ngram:int=20,      # tokens in a row
     times:int=10,      # in one turn
@@ -181,7 +179,7 @@ def row_of(batch:Batch,  # played episodes; tokens need `entropy`
 def detect(rows:list=(),  # rows of a run
     batch:Batch=None,     # played episodes; None: none
     of_rows=(collapse, explosion, dead, turn_gap),  # detectors of rows; functools.partial sets a threshold
-    of_batch=(repetition,),                         # detectors of a batch
+    of_batch=(repetition,),  # detectors of a batch
 )->list:                  # of Finding, earliest first
     "Everything that the detectors saw."
     found = ([f for detector in of_rows for f in detector(list(rows))]

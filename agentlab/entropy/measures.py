@@ -83,9 +83,9 @@ def entropy_by_part(batch:Batch,  # tokens need `entropy` and `part`
 
 class TopK(NamedTuple):
     "Entropy from the most likely tokens alone, nats: each (tokens,) float64."
-    partial: Tensor # sum over the known tokens: never above the entropy
-    low: Tensor     # least entropy that a distribution with this top can have
-    high: Tensor    # most entropy that it can have
+    partial: Tensor  # sum over the known tokens: never above the entropy
+    low: Tensor      # least entropy that a distribution with this top can have
+    high: Tensor     # most entropy that it can have
 
 def top_k_entropy(logps:Tensor,  # (tokens, k) log-probabilities of the k most likely tokens, in any order
     vocabulary:int,  # number of tokens in the vocabulary
@@ -121,9 +121,9 @@ def turn_profile(batch:Batch,  # tokens need `entropy`
     entropy, tokens, turns = (c[at.argsort(stable=True)][first_with] for c in columns)
     return Table(t=t, entropy=entropy, tokens=tokens.long(), turns=turns.long())
 
-def run_profile(run,                 # agentlab.train.Run, or anything with `steps()` and `episodes(step) -> Batch`
-    first:int=None, rows:str='token' # as in `turn_profile`
-):  # pandas table: step, t, entropy, tokens, turns
+def run_profile(run,  # agentlab.train.Run, or anything with `steps()` and `episodes(step) -> Batch`
+    first:int=None, rows:str='token'  # as in `turn_profile`
+):                    # pandas table: step, t, entropy, tokens, turns
     "`turn_profile` of every step whose episodes a run has kept."
     import pandas as pd
     tables = [pd.DataFrame({'step': step} | {
@@ -132,14 +132,14 @@ def run_profile(run,                 # agentlab.train.Run, or anything with `ste
     return (pd.concat(tables, ignore_index=True) if tables
             else pd.DataFrame(columns=['step', 't', 'entropy', 'tokens', 'turns']))
 
-def perplexity(batch:Batch,     # tokens need the column
+def perplexity(batch:Batch,  # tokens need the column
     column:str='sampler_logp',  # which policy's log-probabilities: sampler_logp, old_logp, ref_logp
-)->Tensor:                      # (turns,) float64, at least 1; NaN for a turn without tokens
+)->Tensor:  # (turns,) float64, at least 1; NaN for a turn without tokens
     "exp of the mean negative log-probability of each turn's tokens."
     return _of_turns(batch, -batch.action(column)).exp()
 
 def covariance(logp:Tensor,  # (action tokens,) log-probability of the tokens that were drawn
-    advantage:Tensor,    # (action tokens,)
+    advantage:Tensor,  # (action tokens,)
     # (action tokens,) integer keys inside which means are taken, such as the state; None: one mean for all, as released
     by:Tensor=None,
     counts:Tensor=None,  # (action tokens,) bool: tokens that count, such as batch.action('weight') > 0; None: all
@@ -154,9 +154,9 @@ def covariance(logp:Tensor,  # (action tokens,) log-probability of the tokens th
     return centred[0]*centred[1]
 
 def predicted_change(logp:Tensor, advantage:Tensor,  # (action tokens,) as in `covariance`
-    lr:float,                           # step size of a natural gradient step on the logits
+    lr:float,  # step size of a natural gradient step on the logits
     by:Tensor=None, counts:Tensor=None  # as in `covariance`
-)->float:                               # nats; NaN where no token counts
+)->float:      # nats; NaN where no token counts
     "Change of the mean entropy that one natural gradient step should bring, to first order."
     shares = covariance(logp, advantage, by, counts)
     return -lr*float((shares if counts is None else shares[counts]).mean())

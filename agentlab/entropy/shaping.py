@@ -84,7 +84,7 @@ def high_entropy_steps(batch:Batch,  # tokens need `entropy`
 
 def merged(seen:Tensor, mean:Tensor, std:Tensor,  # earlier visits: how many, mean and deviation of their outcomes
     new_mean:Tensor, new_std:Tensor,  # this visit
-)->tuple:                             # (mean, deviation) of all visits
+)->tuple:  # (mean, deviation) of all visits
     "Statistics of all visits, every visit counting once (DCPO)."
     new_mean, new_std = new_mean.nan_to_num(), new_std.nan_to_num()
     known = seen > 0
@@ -93,7 +93,7 @@ def merged(seen:Tensor, mean:Tensor, std:Tensor,  # earlier visits: how many, me
     return (seen*mean + new_mean)/(seen+1), variance.sqrt()
 
 def dcpo_advantage(
-    batch:Batch, # episodes need `seen`, `seen_mean`, `seen_std`: visits of the task before this one, see OutcomeHistory
+    batch:Batch,  # episodes need `seen`, `seen_mean`, `seen_std`: visits of the task before this one, see OutcomeHistory
     advantage:Tensor=None,  # not used: outcomes are credited anew; here so that all shapes are called alike
 )->Tensor:                  # (action tokens,) float64; 0 where the outcome is NaN
     "Outcomes standardised by this visit and by all visits, the smaller of two mixtures (DCPO, Yang et al. 2025)."
@@ -154,10 +154,9 @@ class OutcomeHistory:
     def tensors(self)->dict: return dict(tasks=self.tasks, visits=self.visits)
     def restore(self, tensors:dict): self.tasks, self.visits, self.fresh = tensors['tasks'], tensors['visits'], None
 
-def spread_weighted(batch:Batch,  # episodes
-    advantage:Tensor,  # (action tokens,)
-    eps:float=1e-6,    # added to the largest deviation
-)->Tensor:             # (action tokens,)
+def spread_weighted(batch:Batch, advantage:Tensor,  # (action tokens,)
+    eps:float=1e-6,  # added to the largest deviation
+)->Tensor:           # (action tokens,)
     """Advantage times the deviation of the group's outcomes over the largest one, scope: the groups of the batch
     (RAGEN)."""
     e = batch.episodes
@@ -165,11 +164,10 @@ def spread_weighted(batch:Batch,  # episodes
     factor = std/(std.max() + eps) if len(std) else std
     return _checked(batch, advantage) * batch.spread(factor[batch.turns.episode]).to(advantage)
 
-def kept_weighted(batch:Batch,  # episodes
-    advantage:Tensor,  # (action tokens,)
-    keep=None,         # batch -> (episodes,) bool: the filter whose share is taken; None: groups whose outcomes differ
-    power:float=1.,    # of the share; .5 for its root
-)->Tensor:             # (action tokens,)
+def kept_weighted(batch:Batch, advantage:Tensor,  # (action tokens,)
+    keep=None,       # batch -> (episodes,) bool: the filter whose share is taken; None: groups whose outcomes differ
+    power:float=1.,  # of the share; .5 for its root
+)->Tensor:           # (action tokens,)
     "Advantage times the share of groups that a filter keeps, scope: the groups of the batch (RAGEN-2)."
     e = batch.episodes
     group = same(e.group, e.seat)

@@ -24,8 +24,7 @@ from ..settings import in_words, needed
 
 class Lent:
     "The global generators of `random` and numpy, lent to foreign code for the time of a call."
-    def __init__(self, seed:int  # where its sequence begins
-    ):
+    def __init__(self, seed:int):  # where its sequence begins
         self.seed, self.held = check_seed(seed), None
 
     @contextmanager
@@ -42,20 +41,20 @@ class Lent:
             random.setstate(outer[0]), np.random.set_state(outer[1])
 
 def plain(value  # numbers, texts, arrays, lists, dicts
-):  # the same as numbers, texts and tuples
+):               # the same as numbers, texts and tuples
     "What can stand in `info['state']`: hashable, and the same in every process."
     if isinstance(value, dict): return tuple((str(key), plain(value[key])) for key in sorted(value, key=str))
     if hasattr(value, 'tolist'): value = value.tolist()
     return tuple(map(plain, value)) if isinstance(value, (list, tuple)) else value
 
 def printed(text:str,  # of somebody else
-    most:int=600  # characters
-)->str:           # on one line, without control characters
+    most:int=600       # characters
+)->str:                # on one line, without control characters
     "Foreign text, cleaned and cut."
     return ' '.join(''.join(c if c.isprintable() else ' ' for c in text[:10*most]).split())[:most]
 
 def described(thing  # an object of a foreign class, or a function
-)->str:  # '' where nobody has written anything
+)->str:              # '' where nobody has written anything
     "The first paragraph of its own documentation, at most 240 characters of whole sentences."
     own = vars(type(thing)).get('__doc__') if not hasattr(thing, '__name__') else thing.__doc__
     lines = [line.strip() for line in (own or '').splitlines()]
@@ -128,7 +127,7 @@ def grid_told(seen:dict  # an observation of MiniGrid: image (width, height, 3),
                       *[f'You see: {", ".join(f"{called(*at)} {place(*at)}" for at in far)}.']*bool(far)])
 
 def documented(inner  # a Gymnasium environment without wrappers
-)->dict:  # number of an action -> (its name, what it does; '' where that is not said)
+)->dict:              # number of an action -> (its name, what it does; '' where that is not said)
     "The actions as the section Action Space of its documentation lists them, with dashes or in a table."
     section = re.search(r'^\s*#+ *Action Space(.*?)(?=^\s*#|\Z)', type(inner).__doc__ or '', re.M | re.S)
     text = section[1] if section else ''
@@ -315,11 +314,11 @@ def seated(make  # function: seats -> TextArena
     raise max(faults, key=lambda error: (not isinstance(error, AssertionError), len(str(error))))
 
 def from_textarena(game,  # its id, such as 'TicTacToe-v0', or a function that makes one
-    seats:int=2,    # how many play; the id does not say; None: the first of 2, 1, 3, 4, 5, 6 that it begins with
-    legal=None,     # function: text -> list of legal texts; None: `available_moves`
-    state=None,     # function: (game, number of the seat) -> what this seat can know; None: no state
-    guide:str=None, # what a reader is told; None: that the first text tells the rules
-    **options       # for `textarena.make`, where game is an id
+    seats:int=2,          # how many play; the id does not say; None: the first of 2, 1, 3, 4, 5, 6 that it begins with
+    legal=None,           # function: text -> list of legal texts; None: `available_moves`
+    state=None,           # function: (game, number of the seat) -> what this seat can know; None: no state
+    guide:str=None,       # what a reader is told; None: that the first text tells the rules
+    **options             # for `textarena.make`, where game is an id
 )->TextArena:
     "One of our environments out of one of TextArena's; seats are 'player0', 'player1', ..."
     if seats is None: return seated(partial(from_textarena, game, legal=legal, state=state, guide=guide, **options))
@@ -331,14 +330,14 @@ def from_textarena(game,  # its id, such as 'TicTacToe-v0', or a function that m
     return env
 
 def action_texts(state  # of OpenSpiel; a seat moves
-)->dict:  # text of each legal action -> its number
+)->dict:                # text of each legal action -> its number
     "What can be said here; texts that differ in nothing but case (chess: bxc3, Bxc3) get their number."
     named = [(state.action_to_string(state.current_player(), action), action) for action in state.legal_actions()]
     same = Counter(tidy(text) for text, _ in named)
     return {text if same[tidy(text)] == 1 else f'{text} #{action}': action for text, action in named}
 
 def equal_deals(game  # of OpenSpiel
-)->list:  # tasks: everything that chance can do before the first move
+)->list:              # tasks: everything that chance can do before the first move
     "The deals of a game, if they are equally likely; else a ValueError."
     found, front = [], [((), 1., game.new_initial_state())]
     while front:
@@ -426,10 +425,10 @@ class OpenSpiel(Guided, SeatedGame):
         return twin
 
 def from_openspiel(game,  # a game, or its name, such as 'kuhn_poker', by which simultaneous ones become sequential ones
-    text=None,       # function: (state, number of the seat) -> what the seat reads; None: what it can see
+    text=None,            # function: (state, number of the seat) -> what the seat reads; None: what it can see
     forfeit:float=None,  # what a seat is paid for an illegal text; None: the least of the game; the others get the most
-    guide:str=None,  # what a reader is told; None: the game's name and its first moves
-    **options        # parameters of the game, where it is a name, such as board_size=5
+    guide:str=None,       # what a reader is told; None: the game's name and its first moves
+    **options             # parameters of the game, where it is a name, such as board_size=5
 )->OpenSpiel:
     "One of our games out of one of OpenSpiel's; seats are 'player0', 'player1', ..."
     if isinstance(game, str):
@@ -438,10 +437,9 @@ def from_openspiel(game,  # a game, or its name, such as 'kuhn_poker', by which 
     elif options: raise ValueError(f'{sorted(options)} are parameters of a game that is loaded by its name')
     return OpenSpiel(game, text, forfeit, guide)
 
-def written(seed:int,             # of the game
-    folder:str='runs/textworld',  # where games are kept
-    **options                     # attributes of `textworld.GameOptions`: nb_rooms, nb_objects, quest_length, ...
-)->str:                           # path of the compiled game
+def written(seed:int, folder:str='runs/textworld',  # where games are kept
+    **options  # attributes of `textworld.GameOptions`: nb_rooms, nb_objects, quest_length, ...
+)->str:        # path of the compiled game
     "Write and compile a TextWorld game, once."
     textworld = needed('textworld', 'textworld')
     path = Path(folder)/f"{'-'.join(['game', *(f'{name}{x}' for name, x in sorted(options.items())), str(seed)])}.z8"
@@ -453,7 +451,7 @@ def written(seed:int,             # of the game
     return textworld.make(asked)[0]
 
 def opened(path:str  # of a compiled game
-):  # a TextWorld environment
+):                   # a TextWorld environment
     "Start a TextWorld game that says what the adapter needs."
     textworld = needed('textworld', 'textworld')
     return textworld.start(path, textworld.EnvInfos(feedback=True, description=True, inventory=True,
@@ -616,8 +614,8 @@ def from_openenv(make,  # function that makes an environment or a synchronous cl
     return OpenEnv(make, action, text, success, state, penalty, horizon, guide)
 
 def schema_of(address:str,  # of an OpenEnv server
-    seconds:float=10.       # most to wait
-)->dict:                    # JSON schema of its actions
+    seconds:float=10.  # most to wait
+)->dict:               # JSON schema of its actions
     "What a server says of its actions. `ConnectionError` where it does not."
     from urllib.request import urlopen
     needed('openenv.core', 'openenv')
@@ -635,8 +633,8 @@ def connected(address:str):
 
 class Played:
     "What `environment_factory` returns is a subclass of this; `act` is its one tool."
-    _make = None    # function that makes the environment
-    _reader = False # whether its guide stands before the first text
+    _make = None     # function that makes the environment
+    _reader = False  # whether its guide stands before the first text
 
     def __init__(self):
         made = as_reader(self._make()) if self._reader else self._make()
@@ -672,6 +670,6 @@ class Played:
 
 def environment_factory(make,  # function that makes an environment of one seat
     reader:bool=False  # True: for a model that reads any text: the guide stands before the first observation
-)->type:  # class for `GRPOTrainer(environment_factory=...)`
+)->type:               # class for `GRPOTrainer(environment_factory=...)`
     "Let TRL play our environment: one tool `act`, and the sum of its rewards."
     return type(getattr(make, '__name__', 'Played'), (Played,), dict(_make=staticmethod(make), _reader=reader))

@@ -185,12 +185,11 @@ class Apps(Toolbox):
     grammar, guide = data['guide'][1], guide_text(*data['guide'])
 
     def __init__(self, level:int=2,  # 1: one thing; 2: chains across apps; 3: longer ones, and all or nothing
-        horizon:int=14,     # most turns; the longest chain of level 3 takes 13
-        renamed:bool=True,  # the calls that write have other words in each world: the documentation tells them
-        sparse:bool=False,  # True: 1 for success, else 0
-        penalty:float=0.,   # taken off for each call that failed; never below 0
-        split:str='train'   # which tasks `reset` draws
-    ):
+        horizon:int=14,      # most turns; the longest chain of level 3 takes 13
+        renamed:bool=True,   # the calls that write have other words in each world: the documentation tells them
+        sparse:bool=False,   # True: 1 for success, else 0
+        penalty:float=0.,    # taken off for each call that failed; never below 0
+        split:str='train'):  # which tasks `reset` draws
         check_whole(1, 3, level=level)
         if not (is_finite(penalty) and penalty >= 0): raise ValueError(f'penalty={penalty!r}: give a number from 0')
         self.renamed, self.sparse, self.penalty = bool(renamed), bool(sparse), float(penalty)

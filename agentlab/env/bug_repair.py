@@ -27,9 +27,8 @@ words = (*(word for sort in sorts for word in sort), '_')  # what may be put int
 frame = (';', '=', 'while', ':')
 counted = ('Places are counted from 0 and are the words that can be replaced: not ; = while : and no name before an =.')
 
-def draw_program(generator:Random,  # seeded by the caller
-    split:str  # 'train', 'demo' or 'test'
-)->str:        # a program of this split
+def draw_program(generator:Random, split:str  # 'train', 'demo' or 'test'
+)->str:  # a program of this split
     "A pattern, filled in. A program is in a split by its text, so no two splits share one."
     while True:
         pattern = patterns[generator.choice(tuple(patterns))]
@@ -37,13 +36,12 @@ def draw_program(generator:Random,  # seeded by the caller
         if split_of(['bug', program]) == check_split(split): return program
 
 def places(program:str  # of the family, or what became of one
-)->list:  # where its places stand among its words
+)->list:                # where its places stand among its words
     "The words that may be replaced."
     said = program.split()
     return [i for i, word in enumerate(said) if word not in frame and said[i + 1:i + 2] != ['=']]
 
-def lines_of(program:str
-)->list:  # a name for each place
+def lines_of(program:str)->list:  # a name for each place
     "Which name the line of each place assigns."
     assigned = [re.findall(r'(\S+) =', line)[-1] for line in program.split(';')]
     return [assigned[program.split()[:i].count(';')] for i in places(program)]
@@ -55,8 +53,7 @@ def with_word(program:str, place:int, word:str  # `word` is one of `words`
     said[places(program)[place]] = word
     return ' '.join(said)
 
-def alike(word:str, level:int=3
-)->tuple:  # empty for `_`
+def alike(word:str, level:int=3)->tuple:  # empty for `_`
     "The other words of its sort, if there are bugs of this sort at the level."
     return tuple(other for sort in levels[level] if word in sort for other in sort if other != word)
 
@@ -109,14 +106,12 @@ def code_of(program:str  # words of the family; anything else is refused
 class Tester:
     "Runs programs in a sandbox and remembers what they said: call it with a program. Clones of a world share one."
     def __init__(self, sandbox=None,  # code, names -> Result; None: a `MontySandbox`
-        most:int=100_000  # programs that are remembered
-    ):
+        most:int=100_000):  # programs that are remembered
         if sandbox is not None and not callable(sandbox):
             raise TypeError(f'sandbox must be callable, such as MontySandbox(); got {sandbox!r}')
         self.sandbox, self.most, self.known = sandbox or MontySandbox(seconds=1., megabytes=32), most, {}
 
-    def __call__(self, program:str
-    )->tuple:  # eight texts: the value that each test found, or an error of `errors`
+    def __call__(self, program:str)->tuple:  # eight texts: the value that each test found, or an error of `errors`
         "What each test finds. `EnvError` where the sandbox fails; `ValueError` for what is no program."
         if program in self.known: return self.known[program]
         code = code_of(program)
@@ -156,8 +151,7 @@ class Artifact:
     diff:tuple        # (place, old word, new word), in the order in which they are replaced
     dropped:tuple=()  # numbers of the tests that were taken away
 
-def changed(program:str,
-    diff:tuple  # (place, old word, new word), ...
+def changed(program:str, diff:tuple  # (place, old word, new word), ...
 )->str:
     "The program after the replacements. `ValueError` where an old word is not there."
     for place, old, new in diff:
@@ -205,8 +199,8 @@ def spelled(value:str)->str:
 def numbers(some)->str: return ' '.join(map(str, some))
 
 def detail(program:str, test:int,  # of the family; the number of a test
-    found:tuple, expected:tuple,# of all tests
-    write=spelled               # a value -> how it is written
+    found:tuple, expected:tuple,  # of all tests
+    write=spelled  # a value -> how it is written
 )->str:
     "What a test finds: `g 2 5 gives 3 not 2 0.`"
     name, k = tests_of(program)[test]
@@ -263,12 +257,11 @@ class BugRepair(Drawn, TextEnv):
                f'and nothing else.')
 
     def __init__(self, level:int=1,  # bugs are in 1: marks; 2: also numbers; 3: also names
-        horizon:int=5,     # most turns
-        details:int=2,     # failing tests that are told about at once
-        changes:int=1,     # words that are replaced in the bugs that `reset` draws
-        tester=None,       # program -> what each test finds; None: a `Tester`. Clones share it
-        split:str='train'  # which programs `reset` draws: 'train', 'demo' or 'test'
-    ):
+        horizon:int=5,       # most turns
+        details:int=2,       # failing tests that are told about at once
+        changes:int=1,       # words that are replaced in the bugs that `reset` draws
+        tester=None,         # program -> what each test finds; None: a `Tester`. Clones share it
+        split:str='train'):  # which programs `reset` draws: 'train', 'demo' or 'test'
         check_whole(1, 3, level=level)
         check_whole(1, 100, horizon=horizon)
         check_whole(1, 8, details=details)
@@ -293,8 +286,7 @@ class BugRepair(Drawn, TextEnv):
                  f'f is 3 and should be 20. You have {self.horizon} turns.')
         return guide_text(rules, self.grammar, 'put + at 1')
 
-    def draw(self, generator:Random, split:str
-    )->dict:  # a task: program, bug, dropped
+    def draw(self, generator:Random, split:str)->dict:  # a task: program, bug, dropped
         "A program of a split, and a bug that `consistency` accepts: words replaced by others of their sort."
         while True:
             program = bug = draw_program(generator, split)
@@ -365,8 +357,7 @@ class InjectBug(Drawn, TextEnv):
         horizon:int=4,       # most turns
         allowed:tuple=None,  # these words may be put anywhere instead; ('_',): code can only be removed
         tester=None,         # program -> what each test finds; None: a `Tester`. Clones share it
-        split:str='train'    # which programs `reset` draws
-    ):
+        split:str='train'):  # which programs `reset` draws
         check_whole(2, 100, horizon=horizon)  # a word and the end
         check_whole(1, 3, level=level)
         if allowed is not None and (not allowed or not set(allowed) <= set(words)):
@@ -394,8 +385,7 @@ class InjectBug(Drawn, TextEnv):
     @property
     def line(self): return self.task.get('line')
 
-    def draw(self, generator:Random, split:str
-    )->dict:  # a task: program, line
+    def draw(self, generator:Random, split:str)->dict:  # a task: program, line
         "A program of a split, and a line in which one word can be made a bug."
         while True:
             program = draw_program(generator, split)
@@ -445,7 +435,7 @@ class InjectBug(Drawn, TextEnv):
     def vocabulary(self)->list: return vocabulary()
     def expert(self, noise:float=0.,  # share of actions drawn at random from `legal`
         generator:Random=None  # seeded by the caller; without one, the first replacement that will do
-    )->str:                    # an action
+    )->str:  # an action
         "Replace a word (or remove a mark and what follows it) until some tests fail; then take these away."
         if noisy(noise, generator): return generator.choice(self.legal())
         done, lines = difference(self.task['program'], self.program), lines_of(self.program)
@@ -468,8 +458,7 @@ class InjectBug(Drawn, TextEnv):
         if right != 'drop fail': return generator.choice(self.choices())
         return f'drop {numbers(sorted(set(self.broken()) ^ {generator.randrange(8)}))}'.strip()
 
-def solver_task(artifact:Artifact
-)->dict:  # of BugRepair
+def solver_task(artifact:Artifact)->dict:  # of BugRepair
     "The repair of an artifact, as a task."
     return dict(program=artifact.program, bug=changed(artifact.program, artifact.diff), dropped=list(artifact.dropped),
                 order=1)
@@ -480,8 +469,7 @@ class BugWork(Env):
     max_tokens = BugRepair.max_tokens
 
     def __init__(self, repair:BugRepair=None, inject:InjectBug=None,  # None: as they come, with one tester
-        split:str='train'  # which programs `reset` draws
-    ):
+        split:str='train'):  # which programs `reset` draws
         self.repair = repair or BugRepair()
         self.inject, self.split, self.now = inject or InjectBug(tester=self.repair.tester), check_split(split), None
 

@@ -25,8 +25,8 @@ class Family(NamedTuple):
 families:dict[str, Family] = {}  # word before the colon -> whose worlds it names
 
 def family(word:str,  # before the colon
-    extra:str,   # what pip installs: 'agentlab-rl[gym]'
-    example:str  # such as 'gym:FrozenLake-v1'
+    extra:str,        # what pip installs: 'agentlab-rl[gym]'
+    example:str       # such as 'gym:FrozenLake-v1'
 )->Callable:
     "Register a function (name, **options) -> environment. Raises ValueError for a word that is taken or is none."
     if not re.fullmatch('[a-z][a-z0-9-]*', word):
@@ -38,7 +38,7 @@ def family(word:str,  # before the colon
     return register
 
 def family_of(name:str  # of an environment
-)->str:  # the word before its colon; '' where that is none of ours, nor of an installed package
+)->str:                 # the word before its colon; '' where that is none of ours, nor of an installed package
     "Whose world a name means. An entry point `word = package.module:function` is loaded when it is asked for."
     word, colon, _ = str(name).partition(':')
     if not colon or word in families: return word*bool(colon)
@@ -50,7 +50,7 @@ def family_of(name:str  # of an environment
     return word if word in families else ''
 
 def parts_of(name:str  # 'gym:FrozenLake-v1?is_slippery=False'
-)->tuple:  # (name there, options): 'FrozenLake-v1', dict(is_slippery=False)
+)->tuple:              # (name there, options): 'FrozenLake-v1', dict(is_slippery=False)
     "The name without its word, and the options: numbers, True, None, lists are read as Python writes them."
     def value(text:str):
         try: return literal_eval(text)

@@ -21,7 +21,7 @@ needs = dict(table=('day', 'people', 'place'), taxi=('hour', 'people', 'place'),
 
 @lru_cache
 def requests(split:str  # 'train', 'demo' or 'test'
-)->list:  # of dict(kind, wanted, told): what is meant, and which facts the request says
+)->list:                # of dict(kind, wanted, told): what is meant, and which facts the request says
     "Every task of a split: what is wanted belongs to one, whatever is told. Shared between callers: do not change it."
     wanted = [(kind, choice) for kind, facts in needs.items()
               for choice in itertools.product(*(values[fact] for fact in facts))]
@@ -35,8 +35,7 @@ class Clarify(TextEnv):
     grammar = f'Write ask and one of {", ".join(values)}; or book and the three values in this order; and nothing else.'
 
     def __init__(self, horizon:int=4,  # most turns: two questions, one mistake, the booking
-        split:str='train'  # which requests `reset` draws: 'train', 'demo' or 'test'
-    ):
+        split:str='train'):  # which requests `reset` draws: 'train', 'demo' or 'test'
         check_whole(3, horizon=horizon)  # two questions and a booking
         self.horizon, self.split = horizon, check_split(split)
         self._requests = requests(split)
@@ -88,7 +87,7 @@ class Clarify(TextEnv):
 
     def expert(self,
         noise:float=0., generator:Random=None  # share drawn at random, half of them questions, half bookings; seeded
-    )->str:                                    # an action
+    )->str:  # an action
         "Ask for the first fact that is missing, then book; with `noise` an imperfect demonstrator."
         if noisy(noise, generator, 'expert'):
             verb = generator.choice(('ask', 'book'))

@@ -15,7 +15,7 @@ doors = ('d1', 'd2', 'd3', 'd4')
 noises = tuple('ka lo mi ne pu ra si to ve zu'.split())
 
 def check_rule(rule  # what the caller gave
-)->tuple:  # the door of each cue, in the order of `cues`
+)->tuple:            # the door of each cue, in the order of `cues`
     "Refuse what is no assignment of the four doors to the four cues."
     if sorted(map(str, rule)) != sorted(doors):
         raise ValueError(f'rule={rule!r}: give the doors {", ".join(doors)} for the cues {", ".join(cues)}, each once')
@@ -41,8 +41,7 @@ class CueDoor(Drawn, TextEnv):
                        'only that one opens; nobody says which. Remember the colour.', grammar, 'wait')
 
     def __init__(self, rule:tuple=doors,  # the door of each cue, in the order of `cues`; None: drawn for each episode
-        split:str='train'  # which games `reset` draws: 'train', 'demo' or 'test'
-    ):
+        split:str='train'):  # which games `reset` draws: 'train', 'demo' or 'test'
         self.rule, self.split = None if rule is None else check_rule(rule), check_split(split)
 
     def start(self, seed, task=None):
@@ -107,7 +106,7 @@ class CueDoor(Drawn, TextEnv):
 
     def demonstrator(self,
         noise:float=0., generator:Random=None  # not used: one can only guess; seeded, None: the first door
-    )->str:                                    # an action
+    )->str:  # an action
         "What somebody does who does not know the rule: wait, then open any door."
         return generator.choice(self.legal()) if generator else self.legal()[0]
 

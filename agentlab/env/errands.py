@@ -26,9 +26,8 @@ sums = dict(boxes=('There are {0} boxes of {1} {good}. How many {good} is that?'
 tool_for = (dict.fromkeys(sums, 'python') | dict.fromkeys(deeds, 'search')  # kind of question -> tool
             | {f'{word} {column}': 'sqlite' for word in whole for column in columns})
 
-def draw_errand(generator:Random,  # seeded by the caller
-    split:str  # 'train', 'demo' or 'test'
-)->dict:       # a task of this split
+def draw_errand(generator:Random, split:str  # 'train', 'demo' or 'test'
+)->dict:  # a task of this split
     "Each tool is needed for a third of the tasks."
     while True:
         which = generator.choice(('python', 'sqlite', 'search'))
@@ -39,7 +38,7 @@ def draw_errand(generator:Random,  # seeded by the caller
         if split_of(['errands', *task.values()]) == split: return errand(task)
 
 def errand(task  # dict(kind=, good=, store=, numbers=)
-)->dict:  # the same with question, calls and answer
+)->dict:         # the same with question, calls and answer
     "What the question is, and how it is answered. Raises ValueError for what is no errand."
     given = {part: task.get(part) for part in ('kind', 'good', 'store', 'numbers')} if isinstance(task, dict) else {}
     kind, good, store, numbers = given.values() or (None,)*4
@@ -85,9 +84,8 @@ class Errands(Toolbox):
     max_tokens = 16  # of a call of the tiny model; `agentlab train` gives so many
 
     def __init__(self, horizon:int=2,  # most turns: a call and the answer
-        spaced:bool=True,  # numbers digit by digit, for a word-level model; False: as usual
-        split:str='train'  # which tasks `reset` draws
-    ):
+        spaced:bool=True,    # numbers digit by digit, for a word-level model; False: as usual
+        split:str='train'):  # which tasks `reset` draws
         check_whole(2, horizon=horizon)  # a call and the answer
         box = [python_code(sandbox=MontySandbox(seconds=1., megabytes=32, output=200), description='Compute.'),
                sql_query(as_script, description='Prices, weights, ages.'),

@@ -20,10 +20,9 @@ class Facts(SeatedGame):
     grammar = 'Write add, update NUMBER, delete NUMBER or noop, and nothing else.'
     def __init__(self, sessions:int=5, places:int=3,  # facts of a game; entries that the bank holds
         replaced:float=.4, chat:float=.25,  # shares of the facts that replace an older one, and of chatter
-        linked:bool=False,  # True: an expert manages all facts but the last, which half the questions are about
+        linked:bool=False,   # True: an expert manages all facts but the last, which half the questions are about
         seats:tuple=('manager', 'answerer'),  # or ('manager',): a script answers by the newest entry that fits
-        split:str='train'  # which games `reset` draws: 'train', 'demo' or 'test'
-    ):
+        split:str='train'):  # which games `reset` draws: 'train', 'demo' or 'test'
         super().__init__()
         if min(sessions, places) < 1 or min(replaced, chat, 1 - replaced - chat) < 0 or seats[:1] != ('manager',):
             raise ValueError(f"sessions={sessions}, places={places}, replaced={replaced}, chat={chat}, seats={seats}: "

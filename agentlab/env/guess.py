@@ -25,9 +25,8 @@ class GuessNumber(TextEnv):
                   number=('integer', 'the number'))]
 
     def __init__(self, low:int=1, high:int=16,  # the outermost numbers, at least 8 of them
-        horizon:int=None,  # most guesses; None: just enough for halving the widest range
-        split:str='train'  # which ranges `reset` draws: 'train', 'demo' or 'test'
-    ):
+        horizon:int=None,    # most guesses; None: just enough for halving the widest range
+        split:str='train'):  # which ranges `reset` draws: 'train', 'demo' or 'test'
         if not (isinstance(low, int) and isinstance(high, int) and 0 <= low <= high - 7):
             raise ValueError(f'low and high must be whole numbers from 0, with at least 8 numbers between them; got '
                              f'{low!r} and {high!r}')

@@ -24,14 +24,13 @@ full_name = re.compile(rf"\b(?:{'|'.join(first_names)}) (?:{'|'.join(last_names)
 
 @lru_cache
 def names_of(split:str  # 'train', 'demo' or 'test'
-)->tuple:  # its names
+)->tuple:               # its names
     "The people who can live in the worlds of a split; every name belongs to exactly one."
     every = (f'{first} {last}' for first in first_names for last in last_names)
     return tuple(name for name in every if split_of(('name', name)) == check_split(split))
 
-def draw_people(generator:Random,  # seeded by the caller
-    split:str, people:int  # whose names; how many
-)->list:                   # different names
+def draw_people(generator:Random, split:str, people:int  # whose names; how many
+)->list:  # different names
     "Draw names of a split; no first or last name is borne by more than a sixth of the people (and by two at least)."
     bearers, drawn = Counter(), []
     for name in generator.sample(names_of(split), len(names_of(split))):
@@ -47,8 +46,8 @@ def draw_people(generator:Random,  # seeded by the caller
 best_pages = 'SELECT rowid FROM pages WHERE pages MATCH ? ORDER BY bm25(pages, 10, 1), rowid LIMIT ?'
 
 def fts_query(text:str,  # whatever somebody wrote
-    word:str='[a-z]+'    # what a word is
-)->str:  # an FTS5 query that matches pages with any of its words; '' if it has no word
+    word:str='[a-z]+'  # what a word is
+)->str:                # an FTS5 query that matches pages with any of its words; '' if it has no word
     "Plain words only, each in quotes: no text can be an operator, a column, a syntax error or an injection."
     words = dict.fromkeys(re.findall(word, text[:1000].lower()))
     return ' OR '.join(f'"{word}"' for word in [word for word in words if word not in ('who', 'is', 'the', 'of')][:12])
@@ -57,8 +56,7 @@ class World:
     """People, who is what to whom, and an index of the pages that say so. Never changed, so all clones of an episode
     share it; any thread may search."""
     def __init__(self, split:str, number:int,  # whose names; which of its worlds
-        people:int  # how many live in it
-    ):
+        people:int):  # how many live in it
         generator = Random(f'world {split} {number} {people}')
         self.key, self.people, self.links = (split, number, people), draw_people(generator, split, people), {}
         for relation in relations:
@@ -83,8 +81,8 @@ class World:
         return facts, start
 
     def search(self, text:str,  # any text
-        results:int=1    # at most so many
-    )->list:             # facts (relation, name), the best page first
+        results:int=1  # at most so many
+    )->list:           # facts (relation, name), the best page first
         "The pages that fit the words of `text` best by BM25; equal ones in the order of the index."
         query = fts_query(text)
         if not query: return []
@@ -98,15 +96,14 @@ def world_of(split:str, number:int, people:int)->World:
     "A world by its key, the same object while it is remembered; see `World`."
     return World(split, number, people)
 
-def index_of(world:World
-)->sqlite3.Connection:  # a database in memory, closed when the world is forgotten
+def index_of(world:World)->sqlite3.Connection:  # a database in memory, closed when the world is forgotten
     "The full-text index of a world: one row per page, title and sentence."
     index = full_text([(fact[1], world.sentence(fact)) for fact in world.pages])
     weakref.finalize(world, index.close)
     return index
 
 def full_text(pages:list  # of (title, text)
-)->sqlite3.Connection:    # a database in memory; for `best_pages`
+)->sqlite3.Connection:  # a database in memory; for `best_pages`
     "A full-text index; the rows have the numbers of the pages. Raises EnvError where SQLite has none."
     index = sqlite3.connect(':memory:', check_same_thread=False)
     try: index.execute('CREATE VIRTUAL TABLE pages USING fts5(title, text)')
@@ -117,10 +114,9 @@ def full_text(pages:list  # of (title, text)
                       [(row, *page) for row, page in enumerate(pages)])
     return index
 
-def draw_question(generator:Random,  # seeded by the caller
-    split:str,            # 'train', 'demo' or 'test'
+def draw_question(generator:Random, split:str,  # 'train', 'demo' or 'test'
     hops:int, people:int  # length of the path; people of the world
-)->dict:                  # a task: split, world, people, start, path
+)->dict:  # a task: split, world, people, start, path
     "A question whose path meets nobody twice."
     world, met = world_of(split, generator.randrange(10**6), people), set()
     while len(met) < hops + 1:
@@ -131,7 +127,7 @@ def draw_question(generator:Random,  # seeded by the caller
 
 def check_question(task,  # what the caller gave as a task
     hops:int, people:int  # of the environment
-)->dict:                  # the same
+)->dict:  # the same
     "Refuse what is no question, or one of another size."
     if not isinstance(task, dict):
         raise ValueError(f'dict(split=, world=, people=, start=, path=) is a question of HopSearch; got {task!r}')
@@ -158,7 +154,7 @@ def check_question(task,  # what the caller gave as a task
 verbs = dict(player=('search', 'answer'), planner=('ask', 'answer'), searcher=('search', 'report'))
 
 def parse(action:str  # the whole text of a turn
-)->tuple:  # (verb, the next eight words), names written as names
+)->tuple:             # (verb, the next eight words), names written as names
     "Letters only, in any case: `Search: mentor, BORA tel!` is ('search', 'mentor Bora Tel')."
     verb, *words = re.findall('[a-z]+', action[:1000].lower()) or ['']
     return verb, ' '.join(x.capitalize() if x.capitalize() in first_names + last_names else x for x in words[:8])
@@ -264,8 +260,7 @@ class HopSearch(Drawn, Env):
         horizon:int=None,           # most turns of all seats; None: 6 for each seat, 8 for three hops
         milestone:float=0.,         # paid to the seat that retrieves a hop for the first time
         seats:tuple=('player',),    # one name: plays alone; two: a planner and a searcher
-        split:str='train'           # which questions `reset` draws: 'train', 'demo' or 'test'
-    ):
+        split:str='train'):         # which questions `reset` draws: 'train', 'demo' or 'test'
         check_options(hops, distractors, results, horizon, milestone, seats)
         self.hops, self.distractors, self.results, self.split = hops, distractors, results, check_split(split)
         self.milestone = float(milestone)
@@ -362,7 +357,7 @@ class HopSearch(Drawn, Env):
 
     def demonstrator(
         self, noise:float=0., generator:Random=None  # chance of a slip at every hop; seeded, needed if noise > 0
-    )->str:                                          # an action
+    )->str:  # an action
         """Follow the path and take every page for the right one; a slip asks for another relation of the question
         (for any other, if it has no second)."""
         game, (learn, finish), (start, path) = self.game, verbs[self.game.role], self.game.errand()

@@ -14,8 +14,7 @@ from .protocol import Env, EnvError, Step, as_reader
 from ..settings import in_words
 
 def wait_for(pipe:int, event:int,  # file descriptor; select.POLLIN or select.POLLOUT
-    deadline:float=math.inf  # on the clock of time.monotonic
-):
+    deadline:float=math.inf):  # on the clock of time.monotonic
     "Return when the pipe can be read or written (or is closed); `TimeoutError` after the deadline."
     poll = select.poll()
     poll.register(pipe, event)
@@ -39,10 +38,10 @@ def receive_bytes(pipe:int, size:int, deadline:float)->bytes:
         left -= len(parts[-1])
     return b''.join(parts)
 
-def receive(pipe:int,         # file descriptor
+def receive(pipe:int,    # file descriptor
     deadline:float=math.inf,  # on the clock of time.monotonic
-    most:float=math.inf       # bytes of a message
-)->bytes:                     # one message; None: the other side is gone
+    most:float=math.inf  # bytes of a message
+)->bytes:                # one message; None: the other side is gone
     "Read what `send` wrote. Raises EnvError for a longer message."
     head = receive_bytes(pipe, 8, deadline)
     if len(head) < 8: return None
@@ -51,8 +50,7 @@ def receive(pipe:int,         # file descriptor
     message = receive_bytes(pipe, size, deadline)
     return message if len(message) == size else None
 
-def hold_lifeline(lifeline:int  # read end of a pipe that the parent holds open while it lives
-):
+def hold_lifeline(lifeline:int):  # read end of a pipe that the parent holds open while it lives
     "Have the kernel kill this process and its children when the parent is gone, however busy we are."
     import fcntl
     if not hasattr(fcntl, 'F_SETSIG'): return
@@ -155,9 +153,8 @@ MOST = 64 << 20  # bytes of a reply
 class Worker:
     "A Python process that holds one environment, and this side of its pipes."
     def __init__(self, payload:bytes,  # the environment, from `dump`
-        limit:float,  # seconds for starting up
-        log:str=None  # file to which the environment's prints are appended; None: our error stream
-    ):
+        limit:float,    # seconds for starting up
+        log:str=None):  # file to which the environment's prints are appended; None: our error stream
         theirs, self.lifeline = os.pipe()
         code = (f'import sys; sys.path[:] = {[str(path) for path in sys.path]}; from agentlab.env.isolation import '
                 f'serve; serve({theirs})')
@@ -219,8 +216,7 @@ class Isolated(Env):
     def __init__(self, env:Env,  # any environment; it is sent to the worker as it is now
         limit:float=10.,         # seconds a call may take
         start_limit:float=60.,   # seconds the worker may take to start and import what the environment needs
-        log:str=None             # file to which what it prints is appended; None: this program's error stream
-    ):
+        log:str=None):           # file to which what it prints is appended; None: this program's error stream
         if isinstance(env, type) or not all(callable(getattr(env, method, None)) for method in ('reset', 'step')):
             raise TypeError(f'Isolated takes an environment such as KeyDoor(), got {env!r}')
         for word, value in dict(limit=limit, start_limit=start_limit).items():
@@ -243,8 +239,7 @@ class Isolated(Env):
         return stopper() if stopper else None
 
     def post(self, method:str,  # a method of the environment
-        *arguments  # what to call it with; must be picklable
-    ):
+        *arguments):            # what to call it with; must be picklable
         "Begin a call and return at once; `collect` brings the result. A `reset` gives up an unfinished call."
         if self.worker and self.worker.waiting:
             if method != 'reset':
@@ -312,9 +307,9 @@ class Isolated(Env):
     def __deepcopy__(self, memo): return self.clone()
 
 def together(envs:list,  # environments, isolated or not
-    method:str,     # 'reset', 'step', ...
-    arguments:list  # one tuple of arguments for each
-)->list:            # results in order; an Exception where that call failed
+    method:str,          # 'reset', 'step', ...
+    arguments:list       # one tuple of arguments for each
+)->list:                 # results in order; an Exception where that call failed
     "Call a method of many environments, the isolated ones at the same time."
     def attempt(function, *values):
         try: return function(*values)

@@ -64,7 +64,7 @@ def shortest(layout:dict  # size, start, key, chest, closed
             + distances(size, closed, layout['chest'])[layout['key']] + 2)
 
 def check_size(size  # what the caller gave
-)->int:  # the same
+)->int:              # the same
     "Refuse a size for which there are no house or no room names."
     check_whole(2, 26, size=size)
     return size
@@ -90,11 +90,10 @@ def check_layout(layout:dict  # what the caller gave as a task
         raise ValueError(f'with {doors} shut some rooms cannot be reached; open one of them')
     return dict(size=size, start=rooms[0], key=rooms[1], chest=rooms[2], closed=doors)
 
-def draw_layout(generator:Random,  # seeded by the caller
-    size:int, closed:int,  # rooms along one side; doors to shut
-    horizon:int,           # a layout that takes more turns is passed over
-    split:str              # 'train', 'demo' or 'test'
-)->dict:                   # a layout of this split
+def draw_layout(generator:Random, size:int, closed:int,  # rooms along one side; doors to shut
+    horizon:int,  # a layout that takes more turns is passed over
+    split:str     # 'train', 'demo' or 'test'
+)->dict:          # a layout of this split
     "Draw connected houses until one belongs to `split` and can be won in `horizon` turns."
     for _ in range(10_000):
         start, key, chest = generator.sample(room_names(size), 3)
@@ -153,10 +152,9 @@ class KeyDoor(Drawn, TextEnv):
                'open chest.')
 
     def __init__(self, size:int=3,  # rooms along one side, 2 to 26
-        horizon:int=12,    # most turns; layouts that cannot be won in so many are not drawn
-        closed:int=1,      # doors shut; the house stays connected
-        split:str='train'  # which layouts `reset` draws: 'train', 'demo' or 'test'
-    ):
+        horizon:int=12,             # most turns; layouts that cannot be won in so many are not drawn
+        closed:int=1,               # doors shut; the house stays connected
+        split:str='train'):         # which layouts `reset` draws: 'train', 'demo' or 'test'
         most = (check_size(size) - 1)**2
         if closed not in range(most + 1):
             raise ValueError(f'closed must be from 0 to {most} in a house of size {size}, got {closed!r}: with more '

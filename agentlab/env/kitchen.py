@@ -10,7 +10,7 @@ from random import Random
 from .protocol import TextEnv, check_split, environment, guide_text, noisy, tidy
 from .two_seats import different_tasks, draw_task
 
-soups = dict(tomato='red', onion='white', leek='green')    # a soup, and what a human says who does not name it
+soups = dict(tomato='red', onion='white', leek='green')  # a soup, and what a human says who does not name it
 places = dict(tomato=0, onion=1, leek=2, pot=4, window=6)  # along a wall: one step a tick
 
 @environment('kitchen')

@@ -53,8 +53,7 @@ class Kuhn(CardGame):
                        'A bet is one more; pass after a bet gives up, bet after a bet calls it.', grammar, 'bet')
 
     def __init__(self, alpha:float=1/3,  # the expert's rate of bluffing with the jack in the first seat, 0 to 1/3
-        forfeit:float=None  # what a seat is paid for an illegal text; None: -2
-    ):
+        forfeit:float=None):  # what a seat is paid for an illegal text; None: -2
         super().__init__(forfeit)
         self.alpha = check_alpha(alpha)
 

@@ -22,8 +22,7 @@ class Leduc(CardGame):
                        'second, at most two a round; fold only after a raise.', grammar, 'call')
 
     def __init__(self, forfeit:float=None,  # what a seat is paid for an illegal text; None: the most it can still lose
-        iterations:int=500  # of CFR, for the expert; computed when it is first asked
-    ):
+        iterations:int=500):  # of CFR, for the expert; computed when it is first asked
         super().__init__(forfeit)
         check_whole(iterations=iterations)
         self.iterations = iterations

@@ -40,14 +40,13 @@ class MatrixGame(SeatedGame):
     seats = ('row', 'column')
 
     def __init__(self,
-        payoffs:list,       # [i][j] -> (paid to row, paid to column) if row takes action i and column action j
-        actions:tuple,      # the words for the actions, the same for both seats
-        rounds:int=1,       # of one game
+        payoffs:list,         # [i][j] -> (paid to row, paid to column) if row takes action i and column action j
+        actions:tuple,        # the words for the actions, the same for both seats
+        rounds:int=1,         # of one game
         aim:float=None,  # a seat has won if it was paid at least this a round; None: if it was paid more than the other
-        strong=None,        # what `expert` plays: (game, generator) -> action, without drawing; None: see `advice`
-        name:str='matrix',  # of the game
-        forfeit:float=None  # paid for an illegal text; None: the worst cell for every round left
-    ):
+        strong=None,          # what `expert` plays: (game, generator) -> action, without drawing; None: see `advice`
+        name:str='matrix',    # of the game
+        forfeit:float=None):  # paid for an illegal text; None: the worst cell for every round left
         super().__init__(forfeit)
         check_whole(rounds=rounds)
         self.payoffs, self.actions, self.rounds = check_payoffs(payoffs, actions), tuple(actions), rounds
@@ -126,7 +125,7 @@ def tit_for_tat(game:MatrixGame, generator=None)->str:
     return game.past[-1][1 - game.own(game.mover)] if game.past else game.actions[0]
 
 def always(action:str  # one of the game's actions
-):  # a player
+):                     # a player
     "The player that does the same in every round."
     return lambda game, generator=None: action
 

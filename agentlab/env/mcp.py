@@ -17,10 +17,9 @@ CLOSED = -32000  # the protocol's number for a connection that has ended
 
 class Line:
     "A connection to a server. Raises EnvError where there is none."
-    def __init__(self, loop,  # a running event loop, in another thread
-        opened,  # () -> what `async with` makes a client of, and a file with the server's complaints
-        name:str, seconds:float # for messages; until the server must have answered
-    ):
+    def __init__(self, loop,       # a running event loop, in another thread
+        opened,                    # () -> what `async with` makes a client of, and a file with the server's complaints
+        name:str, seconds:float):  # for messages; until the server must have answered
         self.loop, self.name, self.client, self.first, begun = loop, name, None, '', Future()
         self.stop = asyncio.Event()  # before the task begins, which waits for it
         self.ended = asyncio.run_coroutine_threadsafe(self.live(opened, begun), loop)
@@ -95,10 +94,9 @@ def _field(record, *names):
 
 class Served:
     "A server as a `Place`: one that all episodes share, or one for each episode under way."
-    def __init__(self, source,            # as for `from_mcp`
+    def __init__(self, source,  # as for `from_mcp`
         reset:str='', seconds:float=60.,  # the tool that begins an episode; that a start and a reset may take
-        variables:dict=None # environment variables of a server that is started here
-    ):
+        variables:dict=None):   # environment variables of a server that is started here
         needed('mcp', 'mcp', 'from_mcp')
         if isinstance(source, str) and not source.startswith(('http://', 'https://')): source = shlex.split(source)
         made = hasattr(source, 'run_stdio_async') or hasattr(source, 'create_initialization_options')  # an object

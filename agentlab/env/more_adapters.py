@@ -156,7 +156,7 @@ def seat_of(vf, world, tasks)->str:
                          f'with verifiers and open its traces')
     return seats[0]
 
-def from_verifiers(name:str,            # of an installed taskset, or a module on the path
+def from_verifiers(name:str,  # of an installed taskset, or a module on the path
     split:str='train', limit:int=1000,  # which tasks `reset` draws; most tasks that are loaded
     success=None,      # function: reward -> bool; None: 1 or more
     answer:str='',     # field of a task's data that holds a good reply: then it can demonstrate; one turn only
@@ -189,7 +189,7 @@ class ALFWorld(TextWorld):
         return dict(legal=legal, state=(self.situation['feedback'].strip(), *legal))
 
 def house(path:str  # of a game.tw-pddl
-):  # a TextWorld environment that speaks of 'shelf 1' and not of its number in ALFRED
+):                  # a TextWorld environment that speaks of 'shelf 1' and not of its number in ALFRED
     "Open a game of ALFWorld."
     textworld = needed('textworld', 'textworld')
     names = needed('alfworld.agents.environment.alfred_tw_env', 'alfworld')

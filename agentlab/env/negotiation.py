@@ -61,9 +61,8 @@ class Negotiation(SeatedGame):
     name, shared_loss = 'negotiation', True
 
     def __init__(self, limit:int=6,  # turns of both seats together; no deal after them
-        split:str='train',  # which tasks `reset` draws: 'train', 'demo' or 'test'
-        forfeit:float=None  # paid for an illegal text; None: 0, like no deal
-    ):
+        split:str='train',    # which tasks `reset` draws: 'train', 'demo' or 'test'
+        forfeit:float=None):  # paid for an illegal text; None: 0, like no deal
         super().__init__(forfeit)
         check_whole(2, limit=limit)  # an offer and an answer
         self.limit, self.split = limit, check_split(split)
@@ -135,7 +134,7 @@ class Negotiation(SeatedGame):
                 *map(str, range(max(total, self.limit) + 1))]
 
 def deals(task:dict  # counts and both values
-)->dict:  # what the first seat gets -> (worth to first, worth to second), of 1
+)->dict:             # what the first seat gets -> (worth to first, worth to second), of 1
     "Every deal and what it pays."
     counts, (one, two) = tuple(task['counts']), task['values']
     return {kept: (worth(kept, one)/total, worth(rest(counts, kept), two)/total) for kept in divisions(counts)}

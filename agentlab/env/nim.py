@@ -26,7 +26,7 @@ def lost(heaps:tuple,  # stones in each heap
 letters = 'abcdefgh'
 
 def check_heaps(heaps  # what the caller gave
-)->tuple:  # the same as a tuple of ints
+)->tuple:              # the same as a tuple of ints
     "Refuse heaps that cannot be played."
     if not (1 <= len(heaps) <= len(letters) and all(type(stones) is int and 1 <= stones <= 20 for stones in heaps)):
         raise ValueError(f'heaps={heaps!r}: give 1 to {len(letters)} heaps of 1 to 20 stones, such as (3, 4, 5)')
@@ -37,11 +37,10 @@ class Nim(SeatedGame):
     name = 'nim'
 
     def __init__(self, heaps:tuple=(3, 4, 5),  # stones in each heap; None: drawn for each game
-        misere:bool=False,      # True: who takes the last stone loses
-        piles:int=3, most:int=7,# for heaps=None: how many heaps, and the most stones in one
-        split:str='train',      # for heaps=None: which games `reset` draws: 'train', 'demo' or 'test'
-        forfeit:float=None      # paid for an illegal text; None: -1
-    ):
+        misere:bool=False,        # True: who takes the last stone loses
+        piles:int=3, most:int=7,  # for heaps=None: how many heaps, and the most stones in one
+        split:str='train',        # for heaps=None: which games `reset` draws: 'train', 'demo' or 'test'
+        forfeit:float=None):      # paid for an illegal text; None: -1
         super().__init__(forfeit)
         self.start, self.misere, self.split = None if heaps is None else check_heaps(heaps), misere, check_split(split)
         self.piles, self.most = (piles, most) if heaps is None else (len(heaps), max(heaps))

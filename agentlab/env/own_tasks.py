@@ -79,8 +79,7 @@ class OwnTasks(TextEnv):
         tools=(),             # functions, or `Tool`s, as a Toolbox has them
         split:str='train',    # which tasks `reset` draws
         guide:str='',         # system message; '': the one that all lines have in common
-        horizon:int=None, max_tokens:int=0, # turns, 1 or with tools 8; of an action, as many as the answers need
-    ):
+        horizon:int=None, max_tokens:int=0):  # turns, 1 or with tools 8; of an action, as many as the answers need
         if not callable(reward): raise ValueError(f'reward={reward!r}: give a function (reply, task) -> float')
         self.split, self.horizon, self._reward = check_split(split), horizon or (8 if tools else 1), reward
         # the calls are a Toolbox's; what an answer is worth is said here

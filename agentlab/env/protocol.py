@@ -24,16 +24,16 @@ class EnvError(RuntimeError):
 @dataclass
 class Step:
     "What one call of `reset` or `step` gives back."
-    seat:str                                   # the seat that moves next (at the end: any seat)
-    observation:str                            # the new text for that seat
+    seat:str           # the seat that moves next (at the end: any seat)
+    observation:str    # the new text for that seat
     reward:dict = field(default_factory=dict)  # what the last transition paid: seat -> finite number
-    done:bool = False                          # True: the game is over
+    done:bool = False  # True: the game is over
     # reserved: legal, invalid, success (True or False, or seat -> bool where seats do not win together), truncated,
     # state, cost, error, fresh (True: the seat reads this text alone, and has forgotten what was before)
     info:dict = field(default_factory=dict)
 
 def canonical(value  # strings, numbers, booleans, None, and tuples, lists or string-keyed dicts of these
-)->str:  # JSON with sorted keys: equal values give equal text in every process
+)->str:              # JSON with sorted keys: equal values give equal text in every process
     "The text that stands for a value; anything whose JSON is not unique is a `TypeError`."
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
         raise TypeError(f'canonical: the keys of {value!r} must be strings')
@@ -84,17 +84,17 @@ class Env:
         return twin
 
     def refusal(self, action:str,  # what was written
-        plain:str,      # the answer in the closed vocabulary of the tiny policies
-        expected:str='' # what would have been understood; '': the grammar
-    )->str:             # the answer to an invalid action
+        plain:str,                 # the answer in the closed vocabulary of the tiny policies
+        expected:str=''            # what would have been understood; '': the grammar
+    )->str:                        # the answer to an invalid action
         "`plain`, or for a reader what was written and what was expected."
         return unanswered(action, expected or self.grammar) if self.reader else plain
 
 class TextEnv(Env):
     "Single-agent base: write `start` and `turn`, and `facts` for what is true of every situation."
-    horizon = None  # most turns in an episode; None: no limit
+    horizon = None   # most turns in an episode; None: no limit
     deadline = True  # the horizon is a rule: whoever reaches it has lost; False: a budget, the episode is cut off
-    over = True     # nothing to step before the first reset
+    over = True      # nothing to step before the first reset
 
     def start(self, seed:int, task=None)->str:
         "Begin an episode and return the first observation; draw only from `self.random`."
@@ -123,8 +123,7 @@ class TextEnv(Env):
         return Step(self.seats[0], observation, {self.seats[0]: reward}, self.over, info)
 
 def check_turn(env, over:bool,  # who is asked; whether the episode is over, or was never begun
-    action  # what the caller gave as an action
-):
+    action):  # what the caller gave as an action
     "Refuse a step that nobody can play."
     if over:
         raise EnvError(f'{env.name}: the episode is over or was never begun; call reset(seed) before step(action)')
@@ -132,15 +131,14 @@ def check_turn(env, over:bool,  # who is asked; whether the episode is over, or 
         raise TypeError(f'{env.name}: step(action) takes a str, got {type(action).__name__}')
 
 def check_whole(least:int=1, most:int=None,  # allowed; None: without a limit
-    /, **values  # name -> what the caller gave
-):
+    /, **values):  # name -> what the caller gave
     "Refuse arguments that are no whole numbers from `least` to `most`."
     for name, value in values.items():
         if type(value) is int and least <= value and (most is None or value <= most): continue
         raise ValueError(f'{name}={value!r}: give a whole number from {least}' + f' to {most}'*(most is not None))
 
 def check_seed(seed  # what the caller gave as a seed
-)->int:  # the same number as a Python int
+)->int:              # the same number as a Python int
     "Refuse what is no whole number from 0: `Random` would quietly take it (-1 and 1 alike, text by its type)."
     try: seed = operator.index(seed)
     except TypeError:
@@ -149,13 +147,12 @@ def check_seed(seed  # what the caller gave as a seed
     return seed
 
 def tidy(text:str  # what a seat wrote
-)->str:  # lower case, single spaces, no full stop at the end
+)->str:            # lower case, single spaces, no full stop at the end
     "A text as worlds compare it with the actions they know."
     return ' '.join(text.lower().rstrip(' .\n').split())
 
-def guide_of(env,  # an environment
-    seat:str       # who reads
-)->str:            # '' where there is none
+def guide_of(env, seat:str  # who reads
+)->str:  # '' where there is none
     "What an environment tells a seat. `TypeError` for a guide that is no text."
     guide = getattr(env, 'guide', '') or ''
     text = guide.get(seat, '') if isinstance(guide, dict) else guide
@@ -164,14 +161,14 @@ def guide_of(env,  # an environment
     return text
 
 def as_reader(env  # an environment, or anything that plays like one
-):  # the same for a reader; as it is where it has no other way to write
+):                 # the same for a reader; as it is where it has no other way to write
     "`env.for_reader()` where there is one."
     return env.for_reader() if callable(getattr(env, 'for_reader', None)) else env
 
 def guide_text(rules:str,  # what it is about
-    grammar:str,  # how an action is written
-    example:str   # an action
-)->str:           # a guide
+    grammar:str,           # how an action is written
+    example:str            # an action
+)->str:                    # a guide
     "Rules, grammar, and the example on a line of its own."
     return f'{rules} {grammar}\nExample: {example}'
 
@@ -192,8 +189,8 @@ def extended(guide,  # a guide: a text, or {seat: text}
     return guide_text(guide[:-len(f'\nExample: {example}')], rule, change(example))
 
 def listed(actions,  # texts
-    most:int=12  # that are shown
-)->str:          # 'a, b, c'; 'a, b and 7 more'
+    most:int=12      # that are shown
+)->str:              # 'a, b, c'; 'a, b and 7 more'
     "Some actions as a text of bounded length."
     shown = [f'{action:.60}' for action in actions[:most]]
     left = len(actions) - len(shown)
@@ -213,7 +210,7 @@ no_guide = ('no guide: a model that reads is told nothing of the rules. Give `gu
 splits = ('train', 'demo', 'test')
 
 def split_of(task  # anything `canonical` takes
-)->str:  # 'train' (5 of 10), 'demo' (3 of 10) or 'test' (2 of 10)
+)->str:            # 'train' (5 of 10), 'demo' (3 of 10) or 'test' (2 of 10)
     "The split a task belongs to: a property of the task alone (its blake2b hash), not of seeds, order or machine."
     number = int.from_bytes(hashlib.blake2b(canonical(task).encode(), digest_size=8).digest(), 'big')
     return 'train train train train train demo demo demo test test'.split()[number % 10]
@@ -224,11 +221,10 @@ def check_split(split:str  # what the caller asked for
     if split not in splits: raise ValueError(f'split must be one of {", ".join(splits)}; got {split!r}')
     return split
 
-def distinct(draw,     # () -> a task
-    n:int,             # how many
-    what:str='tasks',  # what they are, for the error
-    key=repr,          # task -> what tells it from the others
-)->list:               # n tasks, in the order in which they first came up
+def distinct(draw,  # () -> a task
+    n:int, what:str='tasks',  # what they are, for the error
+    key=repr,       # task -> what tells it from the others
+)->list:            # n tasks, in the order in which they first came up
     "Draw until n of them are different. Raises ValueError where 5000 draws in a row hold no other one."
     found, misses = {}, 0
     while len(found) < n:
@@ -238,7 +234,7 @@ def distinct(draw,     # () -> a task
         found.setdefault(key(task), task)
     return list(found.values())
 
-def sampled(every:list,         # the tasks of a split
+def sampled(every:list,  # the tasks of a split
     split:str, n:int, seed:int  # its name; how many; another seed, other tasks
 )->list:  # n of them, the same list every time
     "Tasks of a split that are all known. Raises ValueError where there are fewer."
@@ -264,16 +260,15 @@ class Drawn:
     apart = staticmethod(canonical)  # task -> what tells it from the others
 
     def tasks(self, split:str,  # 'train', 'demo' or 'test'
-        n:int,      # how many
-        seed:int=0  # another seed, other tasks
-    )->list:        # n different tasks, for `reset(seed, task=task)`
+        n:int, seed:int=0  # another seed, other tasks
+    )->list:               # n different tasks, for `reset(seed, task=task)`
         "Different tasks of one split, the same list every time."
         generator = Random(f'{self.drawn} {check_split(split)} {seed}')
         return distinct(lambda: self.draw(generator, split), n, f'{self.drawn} of split {split!r}', self.apart)
 
     def expert(self, noise:float=0.,  # share of actions drawn at random from `legal`
         generator:Random=None  # seeded by the caller; needed if noise > 0
-    )->str:                    # an action
+    )->str:  # an action
         "The best one; with `noise` an imperfect demonstrator."
         best = self.best()
         return generator.choice(self.legal()) if noisy(noise, generator) else best
@@ -315,9 +310,9 @@ def pages_with_names(package:str  # its name; it is being imported
             if re.search(r'^@environment\(', path.read_text(encoding='utf-8'), re.M)]
 
 def check_seat_order(step:Step,  # what the environment returned
-    seats:tuple,  # `env.seats`
+    seats:tuple,       # `env.seats`
     previous:str=None  # the seat that moved last: the next one follows it in `seats`, round and round; None: any order
-)->Step:          # the same step
+)->Step:               # the same step
     "The seat that moves exists and is due, and rewards are finite numbers for existing seats; else `EnvError`."
     if step.seat not in seats:
         raise EnvError(f'seats: it is the turn of {step.seat!r}, but env.seats is {seats}; add it or name one of them')
@@ -379,11 +374,11 @@ def choose(step:Step, actions:tuple, generator:Random)->str:
     return generator.choice(nonsense) if generator.random() < .2 else generator.choice(list(choices))
 
 def watch(env:Env, step:Step,  # the environment and the step it last returned
-    generator:Random,          # chooses the actions
-    actions:tuple=(),          # actions to try where `info` has no `legal`
-    turns:int=50,              # stop after so many
-    in_turn:bool=False         # seats must move round in order
-)->tuple:                      # (transcript: a list of tuples, one a step; the last step)
+    generator:Random,   # chooses the actions
+    actions:tuple=(),   # actions to try where `info` has no `legal`
+    turns:int=50,       # stop after so many
+    in_turn:bool=False  # seats must move round in order
+)->tuple:               # (transcript: a list of tuples, one a step; the last step)
     "Play on from `step` and check everything on the way."
     transcript = [check_step(step, env)]
     while not step.done and len(transcript) <= turns:

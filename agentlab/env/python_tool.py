@@ -37,13 +37,12 @@ levels = {1: tuple(forms)[:15], 2: tuple(forms)[:-2], 3: tuple(forms)}  # level 
 lists = {1: (5, 99), 2: (6, 99), 3: (8, 999)}  # level -> (how many numbers in a list, the largest)
 
 def names_in(form:str  # a key of `forms`
-)->list:  # the names that its code uses
+)->list:               # the names that its code uses
     "The values that a problem of this form lends, in alphabetical order."
     return sorted(set(re.findall(r'\b[abkmnpq]\b', forms[form][1])))
 
-def draw_problem(generator:Random,  # seeded by the caller
-    split:str, level:int  # 'train', 'demo' or 'test'; 1, 2 or 3
-)->dict:                  # a task: dict(form, values), of this split
+def draw_problem(generator:Random, split:str, level:int  # 'train', 'demo' or 'test'; 1, 2 or 3
+)->dict:  # a task: dict(form, values), of this split
     """A form, and values that belong to the split: a task is in a split by what it is, so no two splits share one.
     The answer is never 0, which would be a good guess."""
     count, top = lists[level]
@@ -88,7 +87,7 @@ def joined(text:str)->str:
 opening = re.compile(r'[\s`]*(python|answer)\b[ :]*', re.IGNORECASE)
 
 def parse(action:str  # the whole text of a turn
-)->tuple:  # ('python', code), ('answer', number as text) or ('', '')
+)->tuple:             # ('python', code), ('answer', number as text) or ('', '')
     """What an action wants; fences around code are dropped, spaces and commas in a number too. Of several answers
     the last complete one counts."""
     found = opening.match(action)
@@ -207,7 +206,7 @@ class PythonTool(Drawn, TextEnv):
     def demonstrator(
         # chance of the habit, if there is one for this form; if it does not strike, chance of a slip
         self, noise:float=0., generator:Random=None  # seeded by the caller; needed if noise > 0
-    )->str:                                          # an action
+    )->str:  # an action
         "Write code until a number comes back, then answer it, right or wrong; now and then guess without any."
         check_noise(noise, generator, 'demonstrator')
         if self.result(): return f'answer {self.result()}'

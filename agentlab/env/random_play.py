@@ -16,10 +16,10 @@ class RandomGame:
     "A game as it was played: with its seed and its actions it can be played again."
     seed:int
     actions:list = field(default_factory=list)  # texts, in order
-    read:list = field(default_factory=list)     # observations
-    said:list = field(default_factory=list)     # what could have been said, or was
-    outcome:float = 0.                          # paid to all seats together
-    success:bool = False                        # somebody has won
+    read:list = field(default_factory=list)  # observations
+    said:list = field(default_factory=list)  # what could have been said, or was
+    outcome:float = 0.    # paid to all seats together
+    success:bool = False  # somebody has won
 
 def random_game(env,  # an environment; it is played
     seed:int,         # of the game and of the actions
@@ -43,10 +43,9 @@ def random_game(env,  # an environment; it is played
     game.said += game.actions
     return game
 
-def random_games(env,  # an environment; a clone of it is played
-    games:int,         # most games
-    turns:int=20_000   # most turns of all of them together
-):
+def random_games(env,   # an environment; a clone of it is played
+    games:int,          # most games
+    turns:int=20_000):  # most turns of all of them together
     "Random games, the same ones every time, until either runs out; at least one."
     world, played = env.clone(), 0
     try:
@@ -66,10 +65,9 @@ def heard(env,       # an environment without a vocabulary
 class RandomWins(Wrapper):
     "Random games that went well, played again: the demonstrator of a world that has none."
     def __init__(self, env,  # an environment without expert and demonstrator
-        games:int=32,     # most wins that are kept, the best paid and shortest first; twice as many are waited for
-        tries:int=2048,   # most random games
-        turns:int=20_000  # most turns of all of them together
-    ):
+        games:int=32,        # most wins that are kept, the best paid and shortest first; twice as many are waited for
+        tries:int=2048,      # most random games
+        turns:int=20_000):   # most turns of all of them together
         super().__init__(env)
         won, self.tried = [], 0
         for game in random_games(env, tries, turns):

@@ -77,7 +77,7 @@ class Routing(Drawn, TextEnv):
         return dict(legal=self.legal(), state=(self.task, self.told), answer=self.right, milestone=found)
     def left(self)->list:  # models that were not asked, the most skilled first
         return sorted(self.says.keys() - dict(self.told), key=lambda name: (-self.skill[name], name))
-    def best(self)->str:   # an expert knows the answer, and asks until it is told
+    def best(self)->str:  # an expert knows the answer, and asks until it is told
         left = [] if self.facts()['milestone'] else self.left()
         return self.ask(left[0]) if left else f'answer {self.right}'
     def demonstrator(self, noise:float=0., generator:Random=None)->str:

@@ -23,8 +23,8 @@ class Result:
     error:str = ''  # why it failed, in one line: 'NameError: name 'x' is not defined'; '' if it did not
 
 def readable(text:str,  # anything
-    limit:int  # most characters to keep
-)->str:        # characters that can be seen, spaces and line ends; a note where it was cut
+    limit:int           # most characters to keep
+)->str:                 # characters that can be seen, spaces and line ends; a note where it was cut
     "Text from a stranger, safe to show: what cannot be seen is escaped, what is too long is cut."
     seen = ''.join(c if c.isprintable() or c == '\n' else c.encode('unicode_escape', 'surrogatepass').decode('ascii')
                    for c in text[:limit + 1])
@@ -59,8 +59,8 @@ def check_program(code:str,  # Python
         raise TypeError(f'names must be numbers, strings, lists and dictionaries of these ({error})') from None
 
 def as_error(error:BaseException,  # what a worker raised
-    seconds:float, megabytes:int# the limits, for the message
-)->str:                         # one line: 'TypeError: what was wrong'
+    seconds:float, megabytes:int  # the limits, for the message
+)->str:  # one line: 'TypeError: what was wrong'
     "A failure in words that do not depend on how fast this machine is."
     crashed = getattr(error, 'timed_out', None)
     text = error.display('type-msg') if hasattr(error, 'display') else f'{type(error).__name__}: {error}'
@@ -84,8 +84,8 @@ def returns(tree)->bool:
 value_, print_, repr_ = '__value__', '__print__', '__repr__'  # our names in a program's world
 
 def telling(code:str,  # any text
-    most:int  # characters
-)->str:       # the program, which at its end prints the value of its last line, if that is an expression
+    most:int           # characters
+)->str:                # the program, which at its end prints the value of its last line, if that is an expression
     """The text of a value is made where the limits hold, and cut there: shared parts (`a = [a, a]`) unfold to any size.
 
     What this Python cannot read is left to the sandbox to refuse; it gives no value. Raises RecursionError for what
@@ -114,8 +114,7 @@ class MontySandbox:
         megabytes:int=64,  # of the interpreter's heap
         depth:int=200,     # calls inside calls
         output:int=2000,   # characters of text, and of an error
-        grace:float=.5     # seconds after the limit until a worker that does not listen is killed
-    ):
+        grace:float=.5):   # seconds after the limit until a worker that does not listen is killed
         check_limits(seconds, megabytes, depth, output)
         if not (isinstance(grace, (int, float)) and 0 < grace <= 60):
             raise ValueError(f'grace must be a number of seconds above 0, and at most 60; got {grace!r}')
@@ -154,7 +153,7 @@ class MontySandbox:
         return pool.checkout(limits=limits, os_policy=same, assert_message_annotations=False)
 
     def __call__(self, code:str,  # any text
-        names:dict=None  # name -> plain value, which the program finds defined
+        names:dict=None           # name -> plain value, which the program finds defined
     )->Result:
         "Run a program. Whatever it does is a `Result`; only a bad argument or a missing sandbox raises."
         names, parts = check_program(code, names), []
@@ -178,7 +177,7 @@ def end_workers(pool, owner:int, getpid):
     if getpid() == owner: pool.__exit__(None, None, None)
 
 def run_python(code:str,  # any text
-    names:dict=None,  # name -> plain value, which the program finds defined
+    names:dict=None,      # name -> plain value, which the program finds defined
     seconds:float=1., megabytes:int=64, depth:int=200, output:int=2000  # see `MontySandbox`
 )->Result:
     "Run one program in Monty. For many, make one `MontySandbox` and call it: its workers stay."
@@ -194,7 +193,7 @@ def call_filter(machine:str  # 'x86_64' or 'aarch64', as `platform.machine()` sa
     "The system-call filter for `bwrap --seccomp`."
     audit, column = machines[machine]
     numbers = [pair[column] for pair in allowed.values() if pair[column] is not None]
-    load, equal, give = 0x20, 0x15, 0x06                      # BPF: load a word; compare and jump; return
+    load, equal, give = 0x20, 0x15, 0x06  # BPF: load a word; compare and jump; return
     refuse, kill, allow = 0x00050001, 0x80000000, 0x7FFF0000  # EPERM; end the process; go on
     checks = [(equal, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]
     program = [(load, 0, 0, 4), (equal, 1, 0, audit), (give, 0, 0, kill), (load, 0, 0, 0), *checks,
@@ -227,8 +226,8 @@ print(json.dumps([sorted(paths), sorted(file for file in libraries if '/_tkinter
 
 @cache
 def needed(python:str,  # an interpreter
-    *programs  # paths of programs that run beside it
-)->list:       # options of bwrap
+    *programs           # paths of programs that run beside it
+)->list:                # options of bwrap
     """What an interpreter reads, and nothing else: its program, the standard library without what was installed
     beside it, the shared libraries of all of these."""
     ask = lambda *command: subprocess.run(command, capture_output=True, text=True, timeout=60, check=True,
@@ -252,8 +251,7 @@ class Bubblewrap:
         depth:int=200,      # calls inside calls
         output:int=2000,    # characters of text, and of an error
         python:str=None,    # the interpreter; None: the one that runs this
-        bwrap:str='bwrap', prlimit:str='prlimit'  # the programs, by name or path
-    ):
+        bwrap:str='bwrap', prlimit:str='prlimit'):  # the programs, by name or path
         check_limits(seconds, megabytes, depth, output)
         self.seconds, self.megabytes, self.depth, self.output, self.machine = (seconds, megabytes, depth, output,
                                                                                platform.machine())
@@ -284,7 +282,7 @@ class Bubblewrap:
                 '--', self.prlimit, *limits, '--', self.python, '-I', '-S', '-B', '-c', runner]
 
     def __call__(self, code:str,  # any text
-        names:dict=None  # name -> plain value, which the program finds defined
+        names:dict=None           # name -> plain value, which the program finds defined
     )->Result:
         "Run a program. Whatever it does is a `Result`; only a bad argument raises."
         names = check_program(code, names)

@@ -65,7 +65,7 @@ def shop_tools()->list:
             for name, said, parameters in data['tools']]
 
 def scene_of(task:dict  # dict(kind=, store=)
-)->dict:  # name, kind, item, value; other, wrong: what may be said in their place
+)->dict:                # name, kind, item, value; other, wrong: what may be said in their place
     "All that the user knows. Nothing of the order stands in it but what was ordered."
     generator, (row, second, *_) = Random(f'scene {task["kind"]} {task["store"]}'), draw_shop(task)['orders'].values()
     values = [x for x in dict(exchange=colours, move=cities).get(task['kind'], []) if x not in row.values()]
@@ -75,7 +75,7 @@ def scene_of(task:dict  # dict(kind=, store=)
 
 def by_rules(kind:str, value:str,  # what is wanted
     row:dict, colours:list  # the order; in which its item is there
-)->tuple:                   # name of the call that is due, '' for none; words that must be said
+)->tuple:  # name of the call that is due, '' for none; words that must be said
     "The rules of the shop."
     waits, price = row['state'] == 'waiting', [str(row['price'])]
     allowed = dict(price=True, cancel=waits, move=waits, exchange=not waits and value in colours,
@@ -95,7 +95,7 @@ def reference(task:dict  # dict(kind=, store=)
     return shop, words, ' '.join([name, *map(str, call.values())])*bool(name)
 
 def request(task  # dict(kind=, store=)
-)->dict:  # the same with a question, which a Toolbox wants, and the answer
+)->dict:          # the same with a question, which a Toolbox wants, and the answer
     "What the user wants. Raises ValueError for what is no task."
     kind, store = (task.get('kind'), task.get('store')) if isinstance(task, dict) else (None, None)
     if kind not in kinds or type(store) is not int or store < 0:
@@ -106,7 +106,7 @@ def request(task  # dict(kind=, store=)
 
 def draw_request(
     generator:Random, split:str, level:int=3  # seeded by the caller; 'train', 'demo' or 'test'; of the kinds, at most
-)->dict:                                      # a task of this split
+)->dict:  # a task of this split
     "Every kind is as likely as every other one; every other one of the forbidden requests is left out."
     while True:
         kind = generator.choice([one for one in kinds if kinds[one][3] <= level])
@@ -116,7 +116,7 @@ def draw_request(
 
 traits = tuple(data['moods'])  # terse, wrong first, changes mind, impatient
 trained = ((), *((trait,) for trait in traits))  # one trait at most
-held_out = tuple(combinations(traits, 2))        # two at once: in the split 'test' only
+held_out = tuple(combinations(traits, 2))  # two at once: in the split 'test' only
 ending, farewell = re.compile(r'\b(?:done|sorry|bye)\b'), re.compile(r'\bbye\b', re.I)  # of an agent; of a user
 
 class Customer:
@@ -160,7 +160,7 @@ class Customer:
 
 def scripted(
     scene:dict, persona:tuple, talk:tuple  # of `scene_of`; of `traits`; (who, text) so far, of 'user' and 'agent'
-)->str:                                    # what the user says next
+)->str:  # what the user says next
     "The scripted user. It remembers nothing: what it has said follows from the talk."
     customer = Customer(scene, persona)
     said = customer.opening()
@@ -170,7 +170,7 @@ def scripted(
 
 def model_user(
     model, seconds:float=60.  # a Policy, an endpoint, or a function text -> text, as for `ask_model`; until it failed
-):                            # a function as `scripted`
+):  # a function as `scripted`
     "A model as the user. It is told its scene and its mood, and nothing of the order."
     asked = ask_model(model, seconds=seconds)
     def user(scene, persona, talk):
@@ -186,10 +186,9 @@ class Service(Toolbox):
     name, max_tokens = 'service', 8
     def __init__(self,
         horizon:int=12, level:int=3,  # most turns, of texts and calls; 1: cancel, price; 2: refund, move; 3: exchange
-        personas:tuple=(),  # who comes, such as ((), ('terse',)); (): `trained`, for tasks of 'test' `held_out`
-        user=scripted,      # (scene, persona, talk) -> text; or `model_user`
-        split:str='train'   # which tasks `reset` draws
-    ):
+        personas:tuple=(),   # who comes, such as ((), ('terse',)); (): `trained`, for tasks of 'test' `held_out`
+        user=scripted,       # (scene, persona, talk) -> text; or `model_user`
+        split:str='train'):  # which tasks `reset` draws
         check_whole(1, 3, level=level)
         if any(not isinstance(one, (tuple, list)) or {*one} - {*traits} for one in personas):
             raise ValueError(f'personas={personas!r}: give tuples of {", ".join(traits)}')

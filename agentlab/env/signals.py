@@ -18,11 +18,10 @@ class Signals(SeatedGame):
     name, seats, shared_loss = 'signals', ('sender', 'receiver'), True
 
     def __init__(self, n:int=4,  # objects, and as many words, 2 to 8
-        rounds:int=1,       # of one game
-        noise:float=0.,     # share of words that are replaced by any word on their way
-        split:str='train',  # 'train', 'demo' or 'test'; all have the same objects
-        forfeit:float=None  # paid for an illegal text; None: nothing
-    ):
+        rounds:int=1,            # of one game
+        noise:float=0.,          # share of words that are replaced by any word on their way
+        split:str='train',       # 'train', 'demo' or 'test'; all have the same objects
+        forfeit:float=None):     # paid for an illegal text; None: nothing
         super().__init__(forfeit)
         check_whole(2, len(objects), n=n)
         check_whole(rounds=rounds)

@@ -25,7 +25,7 @@ worth = dict(name=first_names[:6], city='rome oslo lima cairo'.split(), job='bak
              day='monday tuesday friday sunday'.split(), item='lamps chairs bowls ropes coats'.split(),
              material='wood glass wool'.split())  # column -> what stands in it
 filters = dict(city='in', job='by', day='on', item='with', material='of')  # column -> word before a value of it
-whole = dict(highest='max', lowest='min', total='sum')                     # word -> function of SQL
+whole = dict(highest='max', lowest='min', total='sum')  # word -> function of SQL
 
 def needed(question:dict)->list:
     "The tables that hold what a question speaks of, and `orders` between the two others."
@@ -120,8 +120,7 @@ class SqlWorld(Toolbox):
         horizon:int=5,        # most turns, the answer included
         faithful:bool=False,  # True, as in MARS-SQL's code: results are sets, and the last query that ran is judged
         spaced:bool=True,     # numbers digit by digit, for a word-level model; False: as usual
-        split:str='train'     # which questions `reset` draws
-    ):
+        split:str='train'):   # which questions `reset` draws
         check_whole(2, horizon=horizon)  # a query and the answer
         for level in (levels := tuple(levels)) or (0,): check_whole(1, 6, levels=level)
         told = '; '.join(f'{name}({", ".join(tables[name])})' for name in tables)

@@ -40,7 +40,7 @@ def _solve(board):
     return (max if seat == 'x' else min)(value(put(board, cell, seat)) for cell in range(9) if board[cell] == '.')
 
 def value(board:str  # 9 characters: x, o or .
-)->int:  # what x is paid if both play best: 1, 0 or -1
+)->int:              # what x is paid if both play best: 1, 0 or -1
     "The minimax value of a position."
     return _solve(canonical_board(board))
 
@@ -54,9 +54,8 @@ class TicTacToe(SeatedGame):
 
     def __init__(self, forfeit:float=None,  # what a seat is paid for an illegal text; None: -1
         opening:int=0,  # most random moves before the game begins, 0 to 8; how many and which is drawn from the seed
-        turned:bool=False,   # True: after every move the board is turned and mirrored into `canonical_board`
-        numbered:bool=False  # True: a mark is read with its cell, x5 instead of x
-    ):
+        turned:bool=False,     # True: after every move the board is turned and mirrored into `canonical_board`
+        numbered:bool=False):  # True: a mark is read with its cell, x5 instead of x
         super().__init__(forfeit)
         check_whole(0, 8, opening=opening)
         self.opening, self.turned, self.numbered = opening, turned, numbered

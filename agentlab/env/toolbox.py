@@ -27,9 +27,9 @@ class ToolError(Exception):
 @dataclass(frozen=True, eq=False)
 class Place:
     "What tools work on in an episode: here a dictionary, empty at the beginning."
-    begin:object = lambda task: {}     # task -> what the tools are given
-    copy:object = copy.deepcopy        # that -> an independent one
-    end:object = lambda held: None     # that: frees it; harmless when called twice
+    begin:object = lambda task: {}  # task -> what the tools are given
+    copy:object = copy.deepcopy  # that -> an independent one
+    end:object = lambda held: None  # that: frees it; harmless when called twice
     greeting:object = lambda held: ''  # that -> what the agent reads of it, after the question
 
 notes = Place()  # of the functions that take `state`
@@ -51,8 +51,8 @@ class Tool:
 
 def tool_of(function,  # parameters with types and comments; one named `state` is the dictionary of the episode
     name:str='', description:str='',  # what the model calls, and what it does; '': as the function and docstring say
-    pure:bool=None,  # whether it leaves everything as it was; None: if it takes no state
-    **limits         # cost and seconds of a call
+    pure:bool=None,    # whether it leaves everything as it was; None: if it takes no state
+    **limits           # cost and seconds of a call
 )->Tool:
     "A tool of a Python function. Raises TypeError or ValueError for one whose parameters no JSON schema describes."
     if isinstance(function, Tool): return function
@@ -60,14 +60,13 @@ def tool_of(function,  # parameters with types and comments; one named `state` i
     run = lambda given, held: function(**given, **dict(state=held) if state else {})
     return Tool(schema, run, pure=not state if pure is None else pure, place=notes if state else None, **limits)
 
-def final_answer(name:str='answer', description:str='Give the answer, which ends the task.'
-)->Tool:
+def final_answer(name:str='answer', description:str='Give the answer, which ends the task.')->Tool:
     "The tool that ends an episode."
     return Tool(tool(name, description, text='the answer'), lambda given, held: given['text'], final=True)
 
 def within(function,  # without arguments
-    seconds:float  # until nobody waits any more
-):                 # what it returned
+    seconds:float     # until nobody waits any more
+):                    # what it returned
     "Run in a thread of its own. Raises what the function raises, ToolError for what would end us, or TimeoutError."
     found = Future()
     def work():
@@ -101,15 +100,14 @@ class Toolbox(Drawn, TextEnv):
     plain, asked = 'No tool was called.', None
 
     def __init__(self, tools,  # of Tool, or functions
-        tasks,             # list of dict(question=, answer=, ...), or draw(generator, split) -> such a dict
-        score=exact,       # (answer, task) -> number; a success is 1 or more
+        tasks,                 # list of dict(question=, answer=, ...), or draw(generator, split) -> such a dict
+        score=exact,           # (answer, task) -> number; a success is 1 or more
         over=lambda task, call: None,  # task, ledger entry -> what the call is worth if it ends the episode, else None
-        horizon:int=8, most:int=4, output:int=1000, # turns; calls of a reply that are made; characters that are shown
+        horizon:int=8, most:int=4, output:int=1000,  # turns; calls of a reply that are made; characters that are shown
         rules:str='Answer the question. Call a tool where it helps.',  # what it is about, for who reads
-        example:str='',    # an action; '': the first call that a task lists
-        words=(),          # further words of the tiny policy's vocabulary
-        split:str='train'  # whose tasks `reset` draws
-    ):
+        example:str='',        # an action; '': the first call that a task lists
+        words=(),              # further words of the tiny policy's vocabulary
+        split:str='train'):    # whose tasks `reset` draws
         self.known = {one.schema['name']: one for one in map(tool_of, tools)}
         self.tools = [one.schema for one in self.known.values()]
         if len(tools) != len(self.known) or not tools:
@@ -327,9 +325,7 @@ class Data:
 def sql_query(source,  # path of a file, or task -> a script of SQL that makes one
     write:bool=False,  # whether the agent may change its copy; the file itself is never changed
     rows:int=20,       # of an answer
-    name:str='sqlite', description:str='Ask a database by one SQL statement.',
-    cost:float=1., seconds:float=2.
-)->Tool:
+    name:str='sqlite', description:str='Ask a database by one SQL statement.', cost:float=1., seconds:float=2.)->Tool:
     "A tool that runs one SQL statement."
     if not callable(source) and not Path(source).is_file():
         raise FileNotFoundError(f'source={str(source)!r} is no file; give a path, or a function task -> SQL')
@@ -349,8 +345,7 @@ def sql_query(source,  # path of a file, or task -> a script of SQL that makes o
 
 def python_code(names=None,  # task -> {name: plain value} that the code finds defined; None: none
     sandbox=None,  # code, names -> Result; None: a MontySandbox
-    name:str='python', description:str='Run Python.', cost:float=1.
-)->Tool:
+    name:str='python', description:str='Run Python.', cost:float=1.)->Tool:
     "A tool that runs code in a sandbox and gives back what it prints, or the value of its last line."
     box = sandbox or MontySandbox(seconds=1., megabytes=32)
     def run(given, values):
@@ -375,8 +370,7 @@ class Pages:
 
 def text_search(documents,  # list of (title, text) or texts, or task -> such a list
     results:int=1,          # pages that are shown
-    name:str='search', description:str='Find the page that fits some words best.', cost:float=1.
-)->Tool:
+    name:str='search', description:str='Find the page that fits some words best.', cost:float=1.)->Tool:
     "A tool that searches documents by their words."
     shared = None if callable(documents) else Pages(documents)
     place = Place(lambda task: shared or Pages(documents(task)), lambda pages: pages)
@@ -393,10 +387,10 @@ def _open(folder:Folder, name:str, flags:int):
     os.close(number)
     raise ToolError(f'{shown(name)} is no file.')
 
-def scratch_files(files=None,       # {name: text} at the beginning, or task -> such a dictionary
+def scratch_files(files=None,  # {name: text} at the beginning, or task -> such a dictionary
     size:int=100_000, most:int=50,  # bytes of a file; files
-    cost:float=0.                   # of a call
-)->list:                            # of three tools
+    cost:float=0.  # of a call
+)->list:           # of three tools
     "Tools `read`, `write` and `list` on a folder of the episode's own."
     def begin(task):
         folder, given = Folder(), (files(task) if callable(files) else files) or {}
@@ -421,10 +415,9 @@ def scratch_files(files=None,       # {name: text} at the beginning, or task -> 
 
 def ask_model(model,  # function text -> text; agentlab.prompt.endpoint.Endpoint; or a Policy
     name:str='ask', description:str='Ask somebody who may know.',
-    system:str='',    # what an endpoint or a policy is told beforehand
-    tokens:int=64,    # of a policy's answer, which is the likeliest one
-    cost:float=1., seconds:float=60.
-)->Tool:
+    system:str='',  # what an endpoint or a policy is told beforehand
+    tokens:int=64,  # of a policy's answer, which is the likeliest one
+    cost:float=1., seconds:float=60.)->Tool:
     "A model as a tool."
     lock = contextlib.nullcontext() if not hasattr(model, 'chat') else threading.Lock()
     def reply(given, held):

@@ -14,8 +14,7 @@ kinds = dict(string=str, integer=int, number=(int, float), boolean=bool, array=l
 
 def tool(name:str,    # what the model calls
     description:str,  # one sentence: what it does
-    /,
-    **parameters      # name -> what it means, or (JSON type, what it means); text where no type is given
+    /, **parameters   # name -> what it means, or (JSON type, what it means); text where no type is given
 )->dict:              # a JSON schema: name, description, parameters
     "The schema of a tool; every parameter is required, and their order is that of the words of the action."
     typed = {p: ('string', said) if isinstance(said, str) else said for p, said in parameters.items()}
@@ -59,7 +58,7 @@ def _typed(hint, where:str)->dict:
     return dict(type=known[origin]) | (dict(items=_typed(inner[0], where)) if origin is list and inner else {})
 
 def named(tools,  # list of schemas
-)->dict:  # name -> schema
+)->dict:          # name -> schema
     "The tools by name. Raises ValueError for two of one name, or for what is no schema."
     found = {}
     for one in tools:
@@ -79,9 +78,9 @@ def shown(text,   # anything a model wrote
     return f'"{said[:most]}{"..." if len(said) > most else ""}"'
 
 def fault_of(tools,  # list of schemas
-    name:str,       # the tool that was called
-    arguments:dict  # with these arguments
-)->str:             # what is wrong, for the model to read; '' where nothing is
+    name:str,        # the tool that was called
+    arguments:dict   # with these arguments
+)->str:              # what is wrong, for the model to read; '' where nothing is
     "Unknown tool, missing or unknown argument, wrong type."
     known = named(tools)
     if name not in known: return f'There is no tool {shown(name)}. The tools are {", ".join(known)}.'
@@ -114,9 +113,9 @@ def wanted(schema:dict)->str:
     if options := schema.get('anyOf') or schema.get('oneOf'): return ' or '.join(map(wanted, options))
     return f'of type {" or ".join(schema["type"]) if isinstance(schema.get("type"), list) else schema.get("type")}'
 
-def action_of(tools,          # list of schemas
+def action_of(tools,  # list of schemas
     name:str, arguments:dict  # a call without fault
-)->str:  # 'search mentor Bora Tel'
+)->str:               # 'search mentor Bora Tel'
     "The action text of a call: the tool's name and its arguments in the order of the schema."
     order = named(tools)[name]['parameters']['properties']
     return ' '.join([name, *(str(arguments[p]) for p in order if p in arguments)])

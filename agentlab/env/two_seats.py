@@ -17,8 +17,7 @@ class SeatedGame(Env):
     seats = ('first', 'second')
     horizon, over, shared_loss = None, True, False  # nothing to step before the first reset
 
-    def __init__(self, forfeit:float=None  # what a seat is paid for an illegal text; None: the least it can still get
-    ):
+    def __init__(self, forfeit:float=None):  # what a seat is paid for an illegal text; None: the least it can still get
         if forfeit is not None and not is_finite(forfeit):
             raise ValueError(f'forfeit={forfeit!r}: give a finite number, or None for the worst result of the game')
         self.forfeit = forfeit
@@ -106,7 +105,7 @@ class SeatedGame(Env):
 
     def expert(self, noise:float=0.,  # share of moves drawn at random from the legal ones
         generator:Random=None  # seeded by the caller, draws among good moves; None: the first of the heaviest
-    )->str:                    # a move
+    )->str:  # a move
         "A good move of the seat that moves, drawn by the weights of `advice`."
         if noisy(noise, generator, 'expert'): return generator.choice(self.moves())
         advice = self.advice()
@@ -114,7 +113,7 @@ class SeatedGame(Env):
 
     def demonstrator(self, noise:float=0.,  # not used: a random player cannot be noisier
         generator:Random=None  # seeded by the caller; None: the first legal move
-    )->str:                    # a move
+    )->str:  # a move
         "Any legal move: what a policy imitates before it learns from itself alone."
         return generator.choice(self.moves()) if generator else self.moves()[0]
 
@@ -122,10 +121,9 @@ class SeatedGame(Env):
         "Every word and mark that is said or understood here, for a word-level tokenizer."
         return list(dict.fromkeys(['Illegal', '.', *self.seats, *self.words()]))
 
-def draw_task(draw,    # generator -> task
-    generator:Random,  # draws
-    split:str          # 'train', 'demo' or 'test'
-)->dict:               # a task of this split
+def draw_task(draw,  # generator -> task
+    generator:Random, split:str  # 'train', 'demo' or 'test'
+)->dict:             # a task of this split
     "Draw until a task belongs to the split."
     check_split(split)
     for _ in range(10_000):
@@ -133,10 +131,9 @@ def draw_task(draw,    # generator -> task
     raise ValueError(f'no task of split {split!r} in 10000 draws; this game has too few different tasks to be split')
 
 def different_tasks(draw,  # generator -> task
-    split:str,  # 'train', 'demo' or 'test'
-    n:int,      # how many
-    seed:int=0  # another seed, other tasks
-)->list:        # n different tasks, for `reset(seed, task=task)`
+    split:str,             # 'train', 'demo' or 'test'
+    n:int, seed:int=0      # another seed, other tasks
+)->list:                   # n different tasks, for `reset(seed, task=task)`
     "Different tasks of one split, the same list every time."
     generator = Random(f'tasks {check_split(split)} {seed}')
     return distinct(lambda: draw_task(draw, generator, split), n, f'tasks of split {split!r}')
@@ -149,8 +146,7 @@ def expert_player(game, generator:Random)->str:
     "The game's own good move."
     return game.expert(generator=generator)
 
-def play_game(game:SeatedGame,  # the game
-    players:dict,          # seat -> player
+def play_game(game:SeatedGame, players:dict,  # seat -> player
     generator:Random,      # the players draw from it
     seed:int=0, task=None  # of the game
 )->tuple:                  # (last step, the game's totals: seat -> what it was paid)
@@ -159,12 +155,11 @@ def play_game(game:SeatedGame,  # the game
     while not step.done: step = game.step(players[step.seat](game, generator))
     return step, game.totals
 
-def match(game:SeatedGame,  # the game
-    players:dict,           # seat -> player
-    games:int,              # how many; game i has the seed i
-    seed:int=0,             # of the players' generator
-    tasks:list=None         # games are dealt from these, round and round; None: from their seeds
-)->dict:                    # seat -> dict(won=share, lost=share of games that others won alone, paid=mean)
+def match(game:SeatedGame, players:dict,  # seat -> player
+    games:int,       # how many; game i has the seed i
+    seed:int=0,      # of the players' generator
+    tasks:list=None  # games are dealt from these, round and round; None: from their seeds
+)->dict:             # seat -> dict(won=share, lost=share of games that others won alone, paid=mean)
     "Many games between the same players."
     generator, seats = Random(seed), game.seats
     played = [play_game(game, players, generator, i, tasks[i % len(tasks)] if tasks else None) for i in range(games)]

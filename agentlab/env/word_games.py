@@ -20,7 +20,7 @@ WORDS = DATA['words'].split()
 @lru_cache(maxsize=100_000)
 def marks(guess:str, word:str,  # of the same length
     faithful:bool=False  # as released: an occurrence is yellow even where the word has no more of this letter
-)->str:                  # of g, y and -
+)->str:  # of g, y and -
     "How a guess is answered in Wordle."
     spare = Counter(w for g, w in zip(guess, word) if g != w)
     found = []
@@ -75,8 +75,7 @@ class Wordle(WordGame):
     max_tokens = 6
 
     def __init__(self, words:int=len(WORDS),  # the first so many of the list may be guessed or hidden, from 20
-        horizon:int=6, split:str='train', faithful:bool=False  # most guesses; whose words are hidden; see `marks`
-    ):
+        horizon:int=6, split:str='train', faithful:bool=False):  # most guesses; whose words are hidden; see `marks`
         check_whole(20, len(WORDS), words=words)
         check_whole(horizon=horizon)
         self.words, self.horizon, self.split, self.faithful = WORDS[:words], horizon, check_split(split), faithful
@@ -125,8 +124,7 @@ class TwentyQuestions(WordGame):
     grammar = 'Write ask and a mark, or guess and a thing, and nothing else.'
 
     def __init__(self, things:int=8, table:str='objects',  # how many of the table; 'objects' or 'cities'
-        horizon:int=20, split:str='train'  # most turns; whose games `reset` draws
-    ):
+        horizon:int=20, split:str='train'):  # most turns; whose games `reset` draws
         if table not in ('objects', 'cities'): raise ValueError(f"table={table!r}: give 'objects' or 'cities'")
         every = DATA[table]
         check_whole(2, len(every), things=things)

@@ -13,8 +13,7 @@ from .protocol import Env, Step, as_reader, check_whole, extended, listed, tidy
 
 class Wrapper(Env):
     "An environment around another one; what it does not say itself, the inner one says."
-    def __init__(self, env  # the inner environment
-    ):
+    def __init__(self, env):  # the inner environment
         if hasattr(env, 'post'):
             raise TypeError(f'{type(self).__name__} cannot look into the process of an Isolated environment; write '
                             f'Isolated({type(self).__name__}(env))')
@@ -102,7 +101,7 @@ tag_words = ('planning', 'explore', 'reflection', 'monitor')  # RLVMR's; `monito
 _tag = re.compile(rf"^\s*<\s*({'|'.join(tag_words)})\s*>\s*", re.IGNORECASE)
 
 def split_tag(text:str  # what the agent said
-)->tuple:  # (the tag word, '' if there is none; the action)
+)->tuple:               # (the tag word, '' if there is none; the action)
     "Take a leading tag off an action."
     found = _tag.match(text)
     return (found[1].lower(), text[found.end():]) if found else ('', text)
@@ -135,10 +134,8 @@ def key_or_chest(env  # a KeyDoor
 
 class Planned(Wrapper):
     "The agent says `switch SUBGOAL` or `keep` before its action; `columns['switch']` is 1 where it switched."
-    def __init__(self, env,  # the inner environment
-        aim=key_or_chest,    # env -> the subgoal of a demonstrator, one word
-        aims:tuple=('key', 'chest')  # all words that `aim` can return, for the tokenizer
-    ):
+    def __init__(self, env, aim=key_or_chest,  # env -> the subgoal of a demonstrator, one word
+        aims:tuple=('key', 'chest')):  # all words that `aim` can return, for the tokenizer
         super().__init__(env)
         self.aim, self.aims, self.held = aim, tuple(aims), ''
     @property
@@ -166,8 +163,7 @@ class Planned(Wrapper):
 class Listed(Wrapper):
     "Ends every observation with what can be done: `You can: go north, take key.`"
     def __init__(self, env,  # an environment that gives `info['legal']`
-        most:int=12  # actions that are named; the others are counted
-    ):
+        most:int=12):        # actions that are named; the others are counted
         super().__init__(env)
         check_whole(most=most)
         self.most = most
@@ -180,10 +176,8 @@ class Listed(Wrapper):
         return replace(step, observation=f'{step.observation} You can: {listed(legal, self.most)}.')
     def vocabulary(self): return [*self.env.vocabulary(), *'You can : , and more'.split(), *map(str, range(1000))]
 
-def check_words(policy,  # agentlab.policy.Policy
-    words: tuple,  # that its agent should say
-    wrapper: str,  # of agentlab.env.wrappers, which teaches them
-):
+def check_words(policy, words: tuple,  # that its agent should say
+    wrapper: str):  # of agentlab.env.wrappers, which teaches them
     "Refuse a policy that cannot say these words."
     lost = [word for word in words
             if policy.tokenizer.unk_token_id in (ids := policy.tokenizer.encode(word, add_special_tokens=False))
@@ -192,9 +186,7 @@ def check_words(policy,  # agentlab.policy.Policy
         raise ValueError(f'the policy {policy.name} has no token for {lost[0]!r}: put agentlab.env.wrappers.{wrapper} '
                          f'around the environment, and warm-start a policy on that')
 
-def check_plain(batch,  # agentlab.episodes.Batch
-    who: str,  # what reads the first words of a reply
-):
+def check_plain(batch, who: str):  # what reads the first words of a reply
     "Refuse replies in a format: their first words are not those of the action."
     if 'part' in batch.tokens and batch.of_part('thought', 'call', 'markup').any():
         raise ValueError(f'{who} reads the first words of a reply, but these replies were given in a format with '

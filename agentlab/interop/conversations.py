@@ -25,7 +25,7 @@ class Refused(ValueError):
 _ROLES = dict(system='system', developer='system', user='user', tool='tool', assistant='assistant')
 
 def as_read(message,  # of a request: role, content, tool_calls
-)->dict:  # role, content (a text), calls: name and arguments of each
+)->dict:              # role, content (a text), calls: name and arguments of each
     "A message in the one form in which messages are compared. Raises Refused."
     role = _ROLES.get(str(message.get('role'))) if isinstance(message, dict) else None
     if role is None: raise Refused(f'a message needs a role of {", ".join(_ROLES)}; got {str(message)[:80]}')
@@ -109,19 +109,19 @@ class Voice:
 @dataclass
 class Window:
     "One row of an episode in the making."
-    ids: list = field(default_factory=list)    # all that was read and said in it
+    ids: list = field(default_factory=list)  # all that was read and said in it
     heard: list = field(default_factory=list)  # its calls
-    tip: object = None                         # the call that it ends with, until another one goes on from there
+    tip: object = None  # the call that it ends with, until another one goes on from there
 
 @dataclass
 class Heard:
     "A call: asked, and then answered."
     number: int
-    context: list|None      # all ids that the policy reads, until it is answered
-    turn: Turn              # its context_ids are those ids that its window did not hold before
+    context: list|None  # all ids that the policy reads, until it is answered
+    turn: Turn          # its context_ids are those ids that its window did not hold before
     window: Window
     tools: list
-    messages: list|None     # of `as_read`, until it is answered
+    messages: list|None  # of `as_read`, until it is answered
     voice: Voice
     stop: tuple = ()        # strings that end the answer, and are no part of it
     length: int = 0         # ids of the window behind it

@@ -111,8 +111,7 @@ class Served:
     def plays(  # as for `play`
         self, policy, seeds: list, group_size: int = 1, groups: list|None = None, sampler = None, max_turns: int = 64,
         max_tokens: int = 16, temperature: float = 1., step: int = 0, name: str = 'policy', seed: int = 0,
-        top_p: float = 1., **others
-    )->list[Episode]:
+        top_p: float = 1., **others)->list[Episode]:
         "Serve these weights until there is a group for every seed. Raises TimeoutError."
         hub, odd = self.hub, [k for k, x in dict(top_p=top_p - 1, **others).items() if x]
         if odd: raise ValueError(f'{odd[0]}: an agent says itself what it asks for')

@@ -58,8 +58,7 @@ def _lists(change, *some: Completion)->Completion:
 
 def sampled(policy, sampler, contexts: list[list[int]], seeds: list[int],
     stops: list[tuple],  # strings that end each row
-    max_tokens: int, temperature: float, top_p: float,
-    piece: int = 16,     # tokens between two looks at the text
+    max_tokens: int, temperature: float, top_p: float, piece: int = 16,  # tokens between two looks at the text
 )->list[Completion]:
     "What a sampler says, up to the token that completes one of the row's stop strings."
     found, left, count = [None]*len(contexts), list(range(len(contexts))), 0
@@ -87,9 +86,9 @@ class Session:
     member: int
     task: object
     talk: Conversations
-    touched: float                # when something last happened, on the clock of time.monotonic
-    answers: dict                 # request -> future of its answer, for a client that asks again
-    size: int                     # sessions of its group
+    touched: float  # when something last happened, on the clock of time.monotonic
+    answers: dict   # request -> future of its answer, for a client that asks again
+    size: int       # sessions of its group
     episode: Episode|None = None  # once it has ended
 
 def _paid(reward)->float:
@@ -99,13 +98,12 @@ def _paid(reward)->float:
 class Hub:
     "Sessions in front of a sampler. Requests that come within `gather` seconds are sampled together, in one thread."
     def __init__(self, policy, sampler = None,  # agentlab.policy.Policy; default: its own sampler
-        max_tokens: int = 256,          # of an answer; a client may ask for fewer
-        temperature: float|None = None, # of every answer, whatever a client asks for; None: what it asks for
-        max_calls: int = 10**6, group_size: int = 1,         # calls of an episode; sessions of one task
+        max_tokens: int = 256,  # of an answer; a client may ask for fewer
+        temperature: float|None = None,  # of every answer, whatever a client asks for; None: what it asks for
+        max_calls: int = 10**6, group_size: int = 1,  # calls of an episode; sessions of one task
         seed: int = 0, step: int = 0, name: str = 'policy',  # of the sampling; kept with the episodes
-        gather: float = .01, patience: float = 600.,         # seconds
-        most: int = 10_000, workers: int = 1,  # open sessions; threads that sample: one for a TorchSampler
-    ):
+        gather: float = .01, patience: float = 600.,  # seconds
+        most: int = 10_000, workers: int = 1):  # open sessions; threads that sample: one for a TorchSampler
         self.policy, self.sampler, self.max_tokens, self.temperature = (policy, sampler or policy.sampler(), max_tokens,
                                                                         temperature)
         self.max_calls, self.group_size, self.seed, self.step, self.name = max_calls, group_size, seed, step, name
@@ -387,18 +385,17 @@ def keep(hub: Hub, run, everything: bool = False):  # agentlab.train.Run
     if len(batch): run.save_episodes(max(run.steps(), default=-1) + 1, with_token_text(batch, hub.policy.tokenizer))
 
 def serve(model: str = 'tiny',  # 'tiny', 'untrained', 'smollm2', a run folder, a folder of transformers, or owner/name
-    env: str = 'keydoor',       # whose words a tiny policy knows
-    host: str = '127.0.0.1',    # address to listen at; any other than the loopback needs --token
-    port: int = 8000,           # 0: a free one
-    token: str = '',            # what every client must send as its api_key
-    out: str = 'runs/serve',    # folder for the episodes
-    max_tokens: int = 256,      # longest answer
-    temperature: float = -1.,   # of every answer; default: what the client asks for
-    group_size: int = 1,        # sessions of one task: they are written together
-    patience: float = 600.,     # seconds without a request after which a session is over
-    vllm: str = '',             # http://host:port of a vLLM server that samples (for a model with an adapter)
-    seed: int = 0,              # of the sampling
-):
+    env: str = 'keydoor',   # whose words a tiny policy knows
+    host: str = '127.0.0.1',  # address to listen at; any other than the loopback needs --token
+    port: int = 8000,       # 0: a free one
+    token: str = '',        # what every client must send as its api_key
+    out: str = 'runs/serve',  # folder for the episodes
+    max_tokens: int = 256,  # longest answer
+    temperature: float = -1.,  # of every answer; default: what the client asks for
+    group_size: int = 1,    # sessions of one task: they are written together
+    patience: float = 600.,  # seconds without a request after which a session is over
+    vllm: str = '',         # http://host:port of a vLLM server that samples (for a model with an adapter)
+    seed: int = 0):         # of the sampling
     "Serve a policy as an OpenAI-compatible endpoint; every conversation is kept as an episode with its ids."
     from agentlab.cli import _check_folder, _check_numbers, _check_server, _policy
     from agentlab.env import load_env

@@ -29,12 +29,11 @@ __all__ = ['LOSSES', 'NEUTRAL', 'KNOWN', 'STATE', 'hand_over', 'of_trl', 'as_cli
 
 # %% ../../nbs/interop/00_trl.ipynb #648
 def hand_over(batch: Batch,  # tokens need old_logp, and ref_logp where there is a KL
-    advantage: Tensor,      # (action tokens,)
-    weight: Tensor,         # (action tokens,) what each counts in the loss; 0: not at all
-    rows: Tensor,           # numbers of the rows to take, each with an action token
-    count: int|None = None, # rows of the tensors: those beyond `rows` are empty; None: no empty ones
-    pad_id: int = 0,
-    multiple: int = 1,      # the width of the completions is a multiple of it
+    advantage: Tensor,  # (action tokens,)
+    weight: Tensor,     # (action tokens,) what each counts in the loss; 0: not at all
+    rows: Tensor,       # numbers of the rows to take, each with an action token
+    count: int|None = None,  # rows of the tensors: those beyond `rows` are empty; None: no empty ones
+    pad_id: int = 0, multiple: int = 1,  # the width of the completions is a multiple of it
 )->dict:  # (count, width) tensors by TRL's names; values at context tokens are 0, ref_per_token_logps -1e4
     "Some rows of a batch as GRPOTrainer's loss reads them."
     part, chosen = take_rows(batch, rows)
@@ -94,8 +93,7 @@ def as_sapo(per, tau_good=1., tau_bad=1.05)->dict:
 
 LOSSES = {clip: as_clip, cispo: as_cispo, sapo: as_sapo, of_trl: lambda per: {}}  # our objective -> what TRL calls it
 
-def fixed_fields(recipe: Recipe,
-    )->dict:  # GRPOConfig's fields whose values the recipe holds
+def fixed_fields(recipe: Recipe)->dict:  # GRPOConfig's fields whose values the recipe holds
     "What the recipe says in TRL's words. Raises ValueError for an objective or a KL that TRL does not have."
     r, function = recipe, unbound(recipe.objective)
     if function not in LOSSES:
@@ -120,8 +118,7 @@ def episodes_of(recipe: Recipe)->int:
     "Episodes of a step."
     return max(map(len, recipe.group_args.values()), default=recipe.groups)*recipe.group_size
 
-def trl_config(recipe: Recipe,
-    output_dir,           # TRL's checkpoints; the run folder is in `agentlab` below it
+def trl_config(recipe: Recipe, output_dir,  # TRL's checkpoints; the run folder is in `agentlab` below it
     accumulate: int = 1,  # pieces in which the episodes of one optimiser step go through the model
     **more,               # further fields of GRPOConfig
 ):                        # trl.GRPOConfig
@@ -161,8 +158,7 @@ NEUTRAL = {name: (value, one['why']) for one in packaged_json('interop/trl_field
 KNOWN = 'grpo', 'bnpo', 'dapo', 'dr_grpo', 'cispo', 'sapo', 'luspo', 'vespo'
 
 def check_config(args,  # trl.GRPOConfig
-    recipe: Recipe,
-):
+    recipe: Recipe):
     """Refuse a config that would not do what the recipe says. Raises ValueError naming the field, its value and the
     remedy."""
     if type(args).__name__ != 'GRPOConfig':
@@ -215,8 +211,7 @@ def check_steps(args, recipe: Recipe):
         raise ValueError(f'groups={recipe.groups}: {args.world_size} processes play whole groups, so give at '
                          f'least as many.')
 
-def check_hosted(recipe: Recipe,
-):
+def check_hosted(recipe: Recipe):
     "Refuse what TRL's loop has no place for. Raises ValueError naming the field and the remedy."
     def refuse(name, why):
         raise ValueError(f'{name}={plain(getattr(recipe, name))}: {why}. Train this recipe with agentlab.train, or '
@@ -236,9 +231,7 @@ def check_hosted(recipe: Recipe,
             refuse('replay', 'it asks for further updates; past episodes that join the batch can be had '
                    '(SuccessReplay)')
 
-def check_model(policy,  # agentlab.policy.Policy
-    args,  # trl.GRPOConfig
-):
+def check_model(policy, args):  # trl.GRPOConfig
     "Refuse a model whose training mode is another policy than the one that plays."
     model = policy.model
     loose = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Dropout) and m.p > 0
@@ -271,8 +264,7 @@ def is_split(args)->bool:
     return bool(args.fsdp) or switched_on('ACCELERATE_USE_FSDP')
 
 def bring_together(model,  # perhaps split by FSDP; all processes call this at once
-    into,  # the same model, whole
-):
+    into):                 # the same model, whole
     "Copy the weights that are trained into a whole model, in every process."
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
     found = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, ignore_frozen_params=True))
@@ -287,10 +279,9 @@ def counts(batch: Batch, per)->Tensor:
     return (loss_weights(batch, per)*(weight > 0).sum()).to(weight)
 
 def row_scale(loss_type: str,  # TRL's name
-    batch: Batch,
-    weight: Tensor,  # (action tokens,) as in `hand_over`
-    rows: int,       # of the tensors of all processes
-)->float:            # what the advantages are multiplied by
+    batch: Batch, weight: Tensor,  # (action tokens,) as in `hand_over`
+    rows: int,  # of the tensors of all processes
+)->float:       # what the advantages are multiplied by
     "Rows that TRL divides by, over those that count: 1 where it divides by tokens."
     row = batch.tokens.row[batch.actions][weight > 0].unique()
     # dr_grpo: an episode counts once, in however many windows
@@ -417,12 +408,9 @@ class _Resumed(_Step):
 class AgentTrainer(_Resumed):
     "What AgentGRPOTrainer adds to trl.GRPOTrainer."
     def __init__(self, policy,  # agentlab.policy.Policy; its weights are changed
-        env,                    # an environment
-        recipe: Recipe,
-        args = None,            # trl.GRPOConfig; default: trl_config(recipe, 'NAME-trl')
+        env, recipe: Recipe, args = None,  # trl.GRPOConfig; default: trl_config(recipe, 'NAME-trl')
         callbacks: list|None = None,  # of transformers
-        optimizers = (None, None),    # of transformers: (optimiser, scheduler)
-    ):
+        optimizers = (None, None)):  # of transformers: (optimiser, scheduler)
         args = args or trl_config(recipe, f'{recipe.name}-trl')
         check_hosted(recipe)
         check_config(args, recipe)

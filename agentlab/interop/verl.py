@@ -43,11 +43,11 @@ def _tables(mask: Tensor)->tuple:
     return dict(episodes=dict(seat=0*number), rows=dict(episode=number), turns=turns, tokens=tokens), owner
 
 def from_verl(token_level_rewards: Tensor,  # (rows, longest)
-    response_mask: Tensor,            # (rows, longest) 1 where the policy spoke; each run of ones is a turn
-    index=None,                       # (rows,) names of the groups; None: nobody is in a group with anybody
+    response_mask: Tensor,  # (rows, longest) 1 where the policy spoke; each run of ones is a turn
+    index=None,             # (rows,) names of the groups; None: nobody is in a group with anybody
     reward_baselines: Tensor = None,  # (rows,) outcomes of greedy decoding, for `remax`
     **columns,  # further columns: a list per row with an entry per turn, or an entry per row (see `handing`)
-)->Batch:  # action tokens only: the context's are not known here
+)->Batch:                   # action tokens only: the context's are not known here
     "What verl holds as tables. Raises ValueError for shapes that do not fit."
     if token_level_rewards.shape != response_mask.shape or response_mask.ndim != 2:
         raise ValueError(f'token_level_rewards has shape {tuple(token_level_rewards.shape)} and response_mask '
@@ -83,8 +83,7 @@ def _add(tables, name, values, per_row, device):
 
 def to_verl(values: Tensor,  # (action tokens,) such as advantages
     response_mask: Tensor,  # (rows, longest) the mask that the batch was made from
-    dtype=torch.float32,
-)->Tensor:                  # (rows, longest), 0 where the mask is
+    dtype=torch.float32)->Tensor:  # (rows, longest), 0 where the mask is
     "One number per action token as verl wants it."
     mask = response_mask.bool()
     if len(values) != int(mask.sum()):
@@ -94,7 +93,7 @@ def to_verl(values: Tensor,  # (action tokens,) such as advantages
 
 def padded(batch: Batch,  # one row (context window) per episode; each turn has an action token
     dtype=torch.float32,  # of rewards and values
-)->dict:                  # what verl's estimators ask for: (episodes, longest) tensors and (episodes,) arrays
+)->dict:  # what verl's estimators ask for: (episodes, longest) tensors and (episodes,) arrays
     "The batch as verl holds it. Raises ValueError for episodes with several windows and turns without tokens."
     if len(batch.rows) != len(batch):
         raise ValueError(f'{len(batch.rows)} rows for {len(batch)} episodes: verl has one row per episode; use '
@@ -239,7 +238,7 @@ def aggregation_weights(batch: Batch,  # the micro-batch, from `from_verl`
     longest: int,  # columns of the padded tensors
     # verl's config.global_batch_info: dp_size, batch_num_tokens, global_batch_size, loss_scale_factor
     info: dict|None = None,
-)->Tensor:         # (action tokens,) float64
+)->Tensor:  # (action tokens,) float64
     """Weights w such that (w*loss).sum() is what verl's agg_loss gives. Raises ValueError for another mode, and for
     several ranks without their totals."""
     if mode not in AGGREGATIONS: raise ValueError(f'loss_agg_mode={mode!r}: use one of {", ".join(AGGREGATIONS)}')
@@ -454,8 +453,7 @@ def __getattr__(name):
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 def register(register_adv_est: Callable,  # verl's decorators: name -> function -> function
-    register_policy_loss: Callable,
-)->tuple[str, ...]:  # the names
+    register_policy_loss: Callable)->tuple[str, ...]:  # the names
     "Enter every estimator and every loss in verl's registries."
     for name, function in estimators.items(): register_adv_est(name)(function)
     for name, function in losses.items(): register_policy_loss(name)(function)
@@ -598,8 +596,7 @@ def check_rows(cases: list,  # of this module: name, kind, mode, wanted, and `th
 
 def check_problems(rows: dict,  # of `check_rows`
     worker: dict,  # what the worker found
-    most: float = 1e-6,
-)->list[str]:      # empty: all is well
+    most: float = 1e-6)->list[str]:  # empty: all is well
     "What differs, and which names the worker does not see."
     missing = [name for name in (*estimators, *losses) if name not in worker['estimators'] + worker['losses']]
     found = [f"not registered in the worker after `import verl`: {', '.join(missing)}"] if missing else []

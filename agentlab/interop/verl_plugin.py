@@ -9,8 +9,7 @@ __all__ = ['names', 'enter']
 from importlib.util import find_spec
 from .verl import register
 
-def enter(
-)->tuple[str, ...]: # the names; none where verl is not installed
+def enter()->tuple[str, ...]:  # the names; none where verl is not installed
     "Register with verl."
     if find_spec('verl') is None: return ()
     from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss

@@ -36,16 +36,16 @@ def importance_weights(batch:Batch,  # tokens need old_logp (trainer) and sample
 
 def truncated(batch:Batch,  # tokens need old_logp and sampler_logp
     cap:float=2.,           # no weight is above this
-    unit:Callable=each_token, mean:bool=False, # as in `importance_weights`
+    unit:Callable=each_token, mean:bool=False,  # as in `importance_weights`
 )->Tensor:                  # (action tokens,) float64
     "Importance weights, at most `cap` (truncated importance sampling)."
     if not cap > 0: raise ValueError(f'cap={cap}: no weight is above it, so it must be above 0, often 2')
     return importance_weights(batch, unit, mean).clamp(max=cap)
 
-def icepop(batch:Batch,         # tokens need old_logp and sampler_logp
-    low:float=.5, high:float=5.,# the band: weights outside it become 0
-    unit:Callable=each_token, mean:bool=False, # as in `importance_weights`
-)->Tensor:                      # (action tokens,) float64
+def icepop(batch:Batch,  # tokens need old_logp and sampler_logp
+    low:float=.5, high:float=5.,  # the band: weights outside it become 0
+    unit:Callable=each_token, mean:bool=False,  # as in `importance_weights`
+)->Tensor:               # (action tokens,) float64
     "Importance weights inside a band, 0 outside it (IcePop, arXiv 2510.18855)."
     if not 0 <= low < high:
         raise ValueError(f'low={low}, high={high}: weights between them are kept; give 0 <= low < high, such '
@@ -54,9 +54,9 @@ def icepop(batch:Batch,         # tokens need old_logp and sampler_logp
     return torch.where((w >= low) & (w <= high), w, 0)
 
 def dart_weights(batch:Batch,  # tokens need old_logp and sampler_logp
-    cap:float=1.,              # no weight is above this
-    faithful:bool=False,       # True, as released: a row of sampler log-probabilities that are all 0 has weights 1
-)->Tensor:                     # (action tokens,) float64
+    cap:float=1.,         # no weight is above this
+    faithful:bool=False,  # True, as released: a row of sampler log-probabilities that are all 0 has weights 1
+)->Tensor:                # (action tokens,) float64
     "Truncated weights of tokens, at most 1 (DART, arXiv 2509.23866)."
     w = truncated(batch, cap)
     if not faithful: return w
@@ -66,12 +66,10 @@ def dart_weights(batch:Batch,  # tokens need old_logp and sampler_logp
 class corrected:
     """An objective times importance weights without gradient. Scope of `normalize`, and of episodes of several rows:
     the minibatch, with the `plan`."""
-    def __init__(self,
-        objective:Callable,         # logp, batch, advantage, entropy, **keywords -> (action tokens,) loss
-        weights:Callable=truncated, # batch, **keywords -> (action tokens,) weights
-        normalize:bool=False,       # divide the weights by their mean over tokens of weight above 0
-        **keywords,                 # of `weights`
-    ):
+    def __init__(self, objective:Callable,  # logp, batch, advantage, entropy, **keywords -> (action tokens,) loss
+        weights:Callable=truncated,  # batch, **keywords -> (action tokens,) weights
+        normalize:bool=False,  # divide the weights by their mean over tokens of weight above 0
+        **keywords):           # of `weights`
         self.objective, self.weights, self.normalize, self.weights_args = objective, weights, normalize, keywords
         named = lambda x: f'{x.__module__}:{x.__qualname__}' if hasattr(x, '__qualname__') else repr(x)
         told = ''.join(f', {k}={named(v) if callable(v) else repr(v)}' for k, v in keywords.items())

@@ -16,10 +16,10 @@ from .policy_loss import _moved, clip, clipped
 from ..recipe import recipe
 
 def covariance(logp:Tensor,  # (action tokens,) log-probability under the policy in training
-    batch:Batch,      # tokens need weight
-    advantage:Tensor, # (action tokens,)
-    by:Tensor=None,   # (action tokens,) integer key: means inside each group; None: over the whole batch
-)->Tensor:            # (action tokens,) float64, no gradient; NaN at tokens of weight 0
+    batch:Batch,       # tokens need weight
+    advantage:Tensor,  # (action tokens,)
+    by:Tensor=None,    # (action tokens,) integer key: means inside each group; None: over the whole batch
+)->Tensor:             # (action tokens,) float64, no gradient; NaN at tokens of weight 0
     "Each token's share of the covariance of advantage and log-probability, over the tokens that count in the loss."
     check_flat(logp=logp, advantage=advantage, by=by)
     if not len(logp) == len(advantage) == len(batch.actions):
@@ -30,14 +30,14 @@ def covariance(logp:Tensor,  # (action tokens,) log-probability under the policy
     return (a - group_mean(a, by))*(l - group_mean(l, by))
 
 def clip_cov(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp; `dropped` where `plan` has put it there
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
-    share:float=.0002,    # of the tokens, at least one, that lose their loss
-    least:float=1., most:float=5., # they are drawn from those with a covariance between these
-    low:float=1., high:float=1.,   # bounds of the clip, as in `clip`; the paper's leave ratios up to 2
-    seed:int=0,           # of the draw
-)->Tensor:                # (action tokens,) loss
+    batch:Batch,           # tokens need old_logp; `dropped` where `plan` has put it there
+    advantage:Tensor,      # (action tokens,)
+    entropy:Tensor=None,   # not used; here so that all objectives are called alike
+    share:float=.0002,     # of the tokens, at least one, that lose their loss
+    least:float=1., most:float=5.,  # they are drawn from those with a covariance between these
+    low:float=1., high:float=1.,  # bounds of the clip, as in `clip`; the paper's leave ratios up to 2
+    seed:int=0,            # of the draw
+)->Tensor:                 # (action tokens,) loss
     """PPO's clip, and a random few tokens of high covariance are left out (Clip-Cov, arXiv 2505.22617). Scope: the
     minibatch, with its `plan`."""
     loss = clip(logp, batch, advantage, low=low, high=high)
@@ -47,8 +47,8 @@ def clip_cov(logp:Tensor,  # (action tokens,) log-probability under the policy i
 
 def clip_cov_plan(
     logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, share:float=.0002, least:float=1., most:float=5.,
-    low:float=1., high:float=1., seed:int=0 # as in `clip_cov`; a whole minibatch
-)->dict:                                    # dropped: (action tokens,) 1. where the loss is left out, else 0.
+    low:float=1., high:float=1., seed:int=0  # as in `clip_cov`; a whole minibatch
+)->dict:  # dropped: (action tokens,) 1. where the loss is left out, else 0.
     "The tokens that Clip-Cov leaves out."
     _check_share(share)
     cov = covariance(logp, batch, advantage)
@@ -123,7 +123,7 @@ def spear_clip(logp:Tensor,  # (action tokens,) log-probability under the policy
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
     share:float=.0002, least:float=1., most:float=5.,  # what the policy played now: as in `clip_cov`
     replay:tuple=(.02, 1., 40.),  # the same three for replayed episodes
-    low:float=.2, high:float=.28, # bounds of the clip, as in `clip`
+    low:float=.2, high:float=.28,  # bounds of the clip, as in `clip`
     seed:int=0,           # of the draw
     faithful:bool=False,  # True, as released for reasoning: `replay` is ignored
 )->Tensor:                # (action tokens,) loss
@@ -139,7 +139,7 @@ def spear_clip(logp:Tensor,  # (action tokens,) log-probability under the policy
 def spear_plan(
     logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, share:float=.0002, least:float=1., most:float=5.,
     replay:tuple=(.02, 1., 40.),
-    low:float=.2, high:float=.28, seed:int=0, faithful:bool=False # as in `spear_clip`; a whole minibatch
+    low:float=.2, high:float=.28, seed:int=0, faithful:bool=False  # as in `spear_clip`; a whole minibatch
 )->dict:  # dropped: (action tokens,) 1. where the loss is left out, else 0.
     "The tokens that SPEAR leaves out, drawn apart among those of the policy and the replayed ones."
     if faithful and tuple(replay) != (.02, 1., 40.):

@@ -14,13 +14,13 @@ from .policy_loss import clip
 from ..recipe import recipe
 
 def entropy_bonus(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,             # tokens need old_logp, and entropy_coef where no coefficient is given
-    advantage:Tensor,        # (action tokens,)
-    entropy:Tensor=None,     # (action tokens,) nats, under the policy in training, with gradient
+    batch:Batch,          # tokens need old_logp, and entropy_coef where no coefficient is given
+    advantage:Tensor,     # (action tokens,)
+    entropy:Tensor=None,  # (action tokens,) nats, under the policy in training, with gradient
     coefficient:float=None,  # alpha; None: the column entropy_coef of the tokens (AdaptiveCoefficient)
-    objective=clip,          # the loss that the bonus is added to
-    **objective_args,        # its arguments, such as low and high
-)->Tensor:                   # (action tokens,) loss
+    objective=clip,       # the loss that the bonus is added to
+    **objective_args,     # its arguments, such as low and high
+)->Tensor:                # (action tokens,) loss
     "An objective minus alpha times the entropy of each token (Williams and Peng, 1991; scope: the token)."
     entropy = _open(entropy, logp, 'entropy_bonus')
     if coefficient is None:
@@ -47,19 +47,19 @@ def adaptive_recipe():
     from agentlab.entropy.control import AdaptiveCoefficient
     return dict(credit=grpo, objective=entropy_bonus, memory=AdaptiveCoefficient)
 
-def epo(logp:Tensor,         # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,             # tokens need old_logp; turns need entropy_history (EntropyHistory), NaN: no penalty
-    advantage:Tensor,        # (action tokens,)
-    entropy:Tensor=None,     # (action tokens,) nats, under the policy in training, with gradient
-    bonus:float=.001,        # lambda: weight of entropy and penalty
-    smooth:float=1.,         # s: weight of the penalty beside the entropy
-    alpha:float=None,        # height or slope of the penalty, as in `entropy_penalty`
+def epo(logp:Tensor,      # (action tokens,) log-probability under the policy in training, with gradient
+    batch:Batch,          # tokens need old_logp; turns need entropy_history (EntropyHistory), NaN: no penalty
+    advantage:Tensor,     # (action tokens,)
+    entropy:Tensor=None,  # (action tokens,) nats, under the policy in training, with gradient
+    bonus:float=.001,     # lambda: weight of entropy and penalty
+    smooth:float=1.,      # s: weight of the penalty beside the entropy
+    alpha:float=None,     # height or slope of the penalty, as in `entropy_penalty`
     within:tuple=(.8, 1.2),  # the range, as factors of the history
-    phase:float=1.,          # k: weight of the penalty in this step (epo_schedule)
-    low:float=.2, high:float=.2, dual:float=3., # as in `clip`
+    phase:float=1.,       # k: weight of the penalty in this step (epo_schedule)
+    low:float=.2, high:float=.2, dual:float=3.,  # as in `clip`
     # True, as released: a penalty without gradient, and none unless a token of a turn from 25 on is here
     faithful:bool=False,
-)->Tensor:                   # (action tokens,) loss
+)->Tensor:  # (action tokens,) loss
     """Clipped loss minus an entropy bonus that is bounded by the history of its turn number (EPO, Xu et al. 2025).
     Scope: the token; faithful: the micro-batch."""
     entropy = _open(entropy, logp, 'epo')

@@ -56,24 +56,18 @@ def clip_higher_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective_args=dict(low=.2, high=.28, dual=10.))
 
-def clipped(logp:Tensor,  # (action tokens,) log-probability under the policy in training
-    batch:Batch,          # tokens need old_logp
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used, as in `clip`
-    low:float=.2, high:float=.2, dual:float=None # as in `clip`
-)->Tensor:                # (action tokens,) bool
+def clipped(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
+    low:float=.2, high:float=.2, dual:float=None  # as in `clip`
+)->Tensor:  # (action tokens,) bool
     "True where `clip` with these arguments leaves a token no gradient although its advantage is not 0."
     check_flat(logp=logp)
     ratio, advantage = _ratio(logp.detach(), batch, advantage, low, high, dual)
     silent = ((advantage > 0) & (ratio > 1+high)) | ((advantage < 0) & (ratio < 1-low))
     return silent if dual is None else silent | ((advantage < 0) & (ratio > dual))
 
-def clip_fraction(logp:Tensor,  # (action tokens,) log-probability under the policy in training
-    batch:Batch,          # tokens need old_logp
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used, as in `clip`
-    low:float=.2, high:float=.2, dual:float=None # as in `clip`
-)->Tensor:                # one number, 0 to 1
+def clip_fraction(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
+    low:float=.2, high:float=.2, dual:float=None  # as in `clip`
+)->Tensor:  # one number, 0 to 1
     "Share of the tokens in the loss (weight above 0) that are clipped; 0 where no token is in the loss."
     counts = batch.action('weight') > 0
     return (clipped(logp, batch, advantage, entropy, low, high, dual) & counts).sum()/counts.sum().clamp(min=1)
@@ -87,8 +81,8 @@ def kl_k1(logp:Tensor,     # (action tokens,) log-probability under the policy, 
     return distance*_moved(logp, batch) if corrected else distance
 
 def kl_k2(logp:Tensor,  # (action tokens,) log-probability under the policy, with gradient
-    batch:Batch, # tokens need ref_logp
-)->Tensor:       # (action tokens,) nats
+    batch:Batch,        # tokens need ref_logp
+)->Tensor:              # (action tokens,) nats
     "Half the squared log-ratio: biased, never negative; as a loss its gradient is the KL's (k2)."
     return (logp - _reference(batch, logp)).square()/2
 
@@ -101,7 +95,7 @@ def kl_k3(logp:Tensor,     # (action tokens,) log-probability under the policy, 
     if bound is not None and not bound > 0:
         raise ValueError(f'bound={bound}: it is the most a token may count, in nats; use a number above 0, often 10, '
                          f'or None for no bound')
-    back = (_reference(batch, logp) - logp).clamp(max=20) # e**20 is far enough; beyond it float32 becomes infinite
+    back = (_reference(batch, logp) - logp).clamp(max=20)  # e**20 is far enough; beyond it float32 becomes infinite
     distance = back.exp() - 1 - back
     if bound is not None: distance = distance.clamp(max=bound)
     return distance*_moved(logp, batch) if corrected else distance

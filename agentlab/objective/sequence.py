@@ -39,14 +39,11 @@ def _unit_mean(x, batch, unit):
     mean = group_mean(torch.where(counts, x, torch.nan), unit(batch)).nan_to_num(nan=0.)
     return torch.where(x.isnan(), x.to(mean), mean)
 
-def gspo(logp:Tensor,     # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
-    low:float=3e-4,       # a bad sequence may fall to 1-low, per token
-    high:float=4e-4,      # a good sequence may rise to 1+high, per token
-    unit:Callable=each_row, # batch -> (action tokens,) key of the sequence
-)->Tensor:                # (action tokens,) loss
+def gspo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
+    low:float=3e-4,   # a bad sequence may fall to 1-low, per token
+    high:float=4e-4,  # a good sequence may rise to 1+high, per token
+    unit:Callable=each_row,  # batch -> (action tokens,) key of the sequence
+)->Tensor:            # (action tokens,) loss
     """Clipped loss with one ratio per sequence (GSPO-token, arXiv 2507.18071). The ratio is over the tokens of weight
     above 0.
     Exact in a micro-batch of whole rows for tokens, turns and rows; `gspo_episode` plans for episodes of several
@@ -58,21 +55,21 @@ def gspo(logp:Tensor,     # (action tokens,) log-probability under the policy in
     return -torch.minimum(ratio*advantage, ratio.clamp(1-low, 1+high)*advantage).to(logp)
 
 def gspo_plan(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `gspo`; a whole minibatch
-    unit:Callable=each_row, **_ # the key of the sequence; other arguments of the objective change nothing
-)->dict:                        # gspo_moved: (action tokens,) float64
+    unit:Callable=each_row, **_  # the key of the sequence; other arguments of the objective change nothing
+)->dict:  # gspo_moved: (action tokens,) float64
     "Mean log-ratio of each token's sequence."
     old = batch.action('old_logp')
     _check_length(logp, old)
     return dict(gspo_moved=_unit_mean(logp.detach() - old, batch, unit))
 
 def gspo_turn(
-    logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, low:float=3e-4, high:float=4e-4 # as in `gspo`
+    logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, low:float=3e-4, high:float=4e-4  # as in `gspo`
 )->Tensor:  # (action tokens,) loss
     "GSPO with one ratio per turn; its average is per='turn'."
     return gspo(logp, batch, advantage, entropy, low, high, each_turn)
 
 def gspo_episode(
-    logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, low:float=3e-4, high:float=4e-4 # as in `gspo`
+    logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, low:float=3e-4, high:float=4e-4  # as in `gspo`
 )->Tensor:  # (action tokens,) loss
     """GSPO with one ratio per episode, over all its windows; its average is per='episode'. Scope: the minibatch,
     with its `plan`."""
@@ -86,14 +83,11 @@ def gspo_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=gspo, loss_per='row')
 
-def gmpo(logp:Tensor,     # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp
-    advantage:Tensor,     # (action tokens,) its mean over the sequence is used
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
-    low:float=.4,         # a bad token may fall by this much log-probability
-    high:float=.4,        # a good token may rise by this much log-probability
-    unit:Callable=each_row, # batch -> (action tokens,) key of the sequence; no episodes of several rows
-)->Tensor:                # (action tokens,) loss: every token of a sequence has the loss of the sequence
+def gmpo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
+    low:float=.4,   # a bad token may fall by this much log-probability
+    high:float=.4,  # a good token may rise by this much log-probability
+    unit:Callable=each_row,  # batch -> (action tokens,) key of the sequence; no episodes of several rows
+)->Tensor:          # (action tokens,) loss: every token of a sequence has the loss of the sequence
     "Geometric mean of the clipped ratios of a sequence, times its advantage (GMPO, arXiv 2507.20673); for per='row'."
     for name, bound in (('low', low), ('high', high)):
         if not bound >= 0:
@@ -110,13 +104,10 @@ def gmpo_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=gmpo, loss_per='row')
 
-def sapo(logp:Tensor,     # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
-    tau_good:float=1.,    # how fast the gate closes for good tokens
-    tau_bad:float=1.05,   # and for the others
-)->Tensor:                # (action tokens,) loss
+def sapo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
+    tau_good:float=1.,   # how fast the gate closes for good tokens
+    tau_bad:float=1.05,  # and for the others
+)->Tensor:               # (action tokens,) loss
     "Sigmoid gate on the ratio instead of a clip (SAPO, arXiv 2511.20347); for per='row'."
     for name, tau in (('tau_good', tau_good), ('tau_bad', tau_bad)):
         if not tau > 0: raise ValueError(f'{name}={tau}: it is the steepness of the gate and must be above 0, often 1')
@@ -130,13 +121,10 @@ def sapo_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=sapo, loss_per='row')
 
-def cispo(logp:Tensor,    # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
-    low:float=1.,         # the weight is at least 1-low; 1: no bound
-    high:float=4.,        # the weight is at most 1+high
-)->Tensor:                # (action tokens,) loss; its gradient is what counts, its value is not bounded
+def cispo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
+    low:float=1.,   # the weight is at least 1-low; 1: no bound
+    high:float=4.,  # the weight is at most 1+high
+)->Tensor:          # (action tokens,) loss; its gradient is what counts, its value is not bounded
     "Log-probability times advantage, weighted with the clipped ratio (CISPO, arXiv 2506.13585); for per='token'."
     ratio, advantage = _ratio(logp, batch, advantage, low, high, None)
     return -ratio.clamp(1-low, 1+high).detach()*advantage*logp

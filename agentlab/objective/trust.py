@@ -16,10 +16,7 @@ from .policy_loss import _ratio, clip
 from .sequence import _unit_mean, each_row
 from ..recipe import recipe
 
-def dppo_tv(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need `base`
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
+def dppo_tv(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need `base`
     low:float=.15,        # a bad token's probability may fall by this much
     high:float=.15,       # a good token's probability may rise by this much
     cap:float=20.,        # the weight of a token is its ratio, at most this
@@ -30,10 +27,7 @@ def dppo_tv(logp:Tensor,  # (action tokens,) log-probability under the policy in
     risen = logp.detach().exp() - old.exp()
     return _inside(torch.where(advantage > 0, risen <= high, risen >= -low), ratio, advantage, logp, cap)
 
-def dppo_kl(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need `base`
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
+def dppo_kl(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need `base`
     low:float=.05,        # bound of the KL for bad tokens that fall, nats
     high:float=.05,       # bound of the KL for good tokens that rise, nats
     cap:float=20.,        # the weight of a token is its ratio, at most this
@@ -66,10 +60,10 @@ def dppo_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=dppo_tv)
 
-def dcpo_bounds(old:Tensor,       # (action tokens,) log-probability before the update
-    low:float=.2, high:float=.28, # how far a token may fall and rise: new probability times change of the ratio
-    cap:float=10.,        # no ratio above this is inside
-)->tuple[Tensor, Tensor]: # lowest and highest ratio of every token
+def dcpo_bounds(old:Tensor,  # (action tokens,) log-probability before the update
+    low:float=.2, high:float=.28,  # how far a token may fall and rise: new probability times change of the ratio
+    cap:float=10.,         # no ratio above this is inside
+)->tuple[Tensor, Tensor]:  # lowest and highest ratio of every token
     "Bounds of the ratio that depend on how likely the token was (DCPO, arXiv 2509.02333)."
     for name, bound in (('low', low), ('high', high)):
         if not bound >= 0:
@@ -79,13 +73,10 @@ def dcpo_bounds(old:Tensor,       # (action tokens,) log-probability before the 
     q = old.clamp(min=-60).exp()  # beyond it 1/q squared would leave float32
     return .5 + .5*(1 - 4*low/q).clamp(min=0).sqrt(), (.5 + .5*(1 + 4*high/q).sqrt()).clamp(max=cap)
 
-def dcpo_clip(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
-    low:float=.2, high:float=.28, cap:float=10., # as in `dcpo_bounds`
-    dual:float=10.,       # bad tokens: loss at most dual*|advantage|; above 1; None: no bound
-)->Tensor:                # (action tokens,) loss
+def dcpo_clip(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
+    low:float=.2, high:float=.28, cap:float=10.,  # as in `dcpo_bounds`
+    dual:float=10.,  # bad tokens: loss at most dual*|advantage|; above 1; None: no bound
+)->Tensor:           # (action tokens,) loss
     "Clipped policy loss with bounds that widen for rare tokens (DCPO, arXiv 2509.02333)."
     ratio, advantage = _ratio(logp, batch, advantage, 0, 0, dual)
     least, most = dcpo_bounds(batch.action('old_logp').to(ratio), low, high, cap)
@@ -99,58 +90,49 @@ def dcpo_recipe():
     from agentlab.entropy.shaping import OutcomeHistory, dcpo_advantage
     return dict(credit=grpo, objective=dcpo_clip, shape=dcpo_advantage, memory=OutcomeHistory, loss_per='row')
 
-def aepo_clip(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
-    low:float=.2,         # a bad token may fall to 1-low of its old probability
-    high:float=.2,        # a good token above 1+high keeps the gradient it had at 1+high
-    dual:float=3.,        # bad tokens: loss at most dual*|advantage|; above 1; None: no bound
-)->Tensor:                # (action tokens,) loss
+def aepo_clip(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
+    low:float=.2,   # a bad token may fall to 1-low of its old probability
+    high:float=.2,  # a good token above 1+high keeps the gradient it had at 1+high
+    dual:float=3.,  # bad tokens: loss at most dual*|advantage|; above 1; None: no bound
+)->Tensor:          # (action tokens,) loss
     "PPO's clip whose upper bound has a gradient (AEPO, arXiv 2510.14545)."
     ratio, advantage = _ratio(logp, batch, advantage, low, high, dual)
     loss = clip(logp, batch, advantage, None, low, high, dual)
     bound = (1+high)*(logp - logp.detach()).exp()
     return torch.where((advantage > 0) & (ratio > 1+high), -bound*advantage, loss)
 
-def reinforce(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # not used
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
-)->Tensor:                # (action tokens,) loss; its gradient is what counts
+def reinforce(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`
+)->Tensor:  # (action tokens,) loss; its gradient is what counts
     "The plain policy gradient (Williams 1992)."
     check_flat(logp=logp, advantage=advantage)
     if len(logp) != len(advantage):
         raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
     return -advantage.to(logp)*logp
 
-def dro(logp:Tensor,      # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
-    beta:float=.05,       # strength of the square; a token comes to rest where it has moved by advantage/beta
-)->Tensor:                # (action tokens,) loss
+def dro(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
+    beta:float=.05,  # strength of the square; a token comes to rest where it has moved by advantage/beta
+)->Tensor:           # (action tokens,) loss
     "Policy gradient with a square that holds the policy where it was (DRO, arXiv 2405.19107, per token)."
     if not beta >= 0: raise ValueError(f'beta={beta}: it is the strength of a penalty; use 0 or more, often .05')
     _, advantage = _ratio(logp, batch, advantage, 0, 0, None)
     return -(advantage*logp - beta/2*(logp - batch.action('old_logp')).square())
 
 def fit_ratio(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp; whole turns
-    advantage:Tensor,     # (action tokens,) the same for all tokens of a turn
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
-    beta:float=.1,        # strength of the square; a turn comes to rest where it has moved by advantage/beta
-)->Tensor:                # (action tokens,) loss of their turn; weigh with loss_per='turn'
+    batch:Batch,            # tokens need old_logp; whole turns
+    advantage:Tensor,       # (action tokens,) the same for all tokens of a turn
+    entropy:Tensor=None,    # not used; here so that all objectives are called alike
+    beta:float=.1,          # strength of the square; a turn comes to rest where it has moved by advantage/beta
+)->Tensor:                  # (action tokens,) loss of their turn; weigh with loss_per='turn'
     "The square that `dro` completes, for whole turns: (beta times the log-ratio of a turn - its advantage)^2 (MiRA)."
     _, advantage = _ratio(logp, batch, advantage, 0, 0, None)
     moved = group_sum(logp - batch.action('old_logp'), batch.action_turn)
     return (beta*moved - advantage).square()
 
 def hispo_mask(batch:Batch,  # tokens need old_logp (trainer) and sampler_logp
-    sequence:float=.05,     # geometric mean over the sequence: closer to 1 than this (our choice)
-    token:float=.5,         # ratio of the token: closer to 1 than this (our choice)
-    unit:Callable=each_row, # batch -> (action tokens,) key of the sequence
-)->Tensor:                  # (action tokens,) bool: stays in the loss
+    sequence:float=.05,  # geometric mean over the sequence: closer to 1 than this (our choice)
+    token:float=.5,      # ratio of the token: closer to 1 than this (our choice)
+    unit:Callable=each_row,  # batch -> (action tokens,) key of the sequence
+)->Tensor:               # (action tokens,) bool: stays in the loss
     "True where trainer and sampler agree, on the sequence and on the token (HisPO, arXiv 2603.21065, from notes)."
     gap = batch.action('old_logp').double() - need(batch.tokens, 'sampler_logp', 'HisPO compares trainer and sampler',
                                                    'Set it with batch.with_action(sampler_logp=...).')[batch.actions]
@@ -162,7 +144,7 @@ def hispo(logp:Tensor,    # (action tokens,) log-probability under the policy in
     advantage:Tensor,     # (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
     sequence:float=.05, token:float=.5, unit:Callable=each_row,  # as in `hispo_mask`
-    low:float=.2, high:float=.28, dual:float=3.,                 # bounds of the ratio to the sampler, as in `clip`
+    low:float=.2, high:float=.28, dual:float=3.,  # bounds of the ratio to the sampler, as in `clip`
 )->Tensor:                # (action tokens,) loss; 0 where trainer and sampler disagree
     """Clipped loss against the sampler, where it agrees with the trainer (in the spirit of HisPO, arXiv 2603.21065);
     for per=a constant."""

@@ -175,8 +175,8 @@ def word_tokenizer(words: list[str],  # every word the agent may say or hear
     return tokenizer
 
 def micro_batches(lengths: Tensor,  # (rows,) tokens in every row
-    budget: int = 4096, # tokens of one micro-batch, padding included
-)->list[Tensor]:        # row numbers of every micro-batch, shortest rows first
+    budget: int = 4096,  # tokens of one micro-batch, padding included
+)->list[Tensor]:  # row numbers of every micro-batch, shortest rows first
     "Cut rows, sorted by length, into micro-batches of at most `budget` tokens; a longer row goes alone."
     if budget < 1:
         raise ValueError(f'budget={budget}: give the number of tokens that fit in memory at once, such as 4096')
@@ -188,9 +188,8 @@ def micro_batches(lengths: Tensor,  # (rows,) tokens in every row
             start = i
     return cuts + ([order[start:]] if start < len(order) else [])
 
-def take_rows(batch: Batch,
-    rows: Tensor,       # row numbers
-)->tuple[Batch, Tensor]:# the batch of these rows alone; index of its action tokens in batch.actions
+def take_rows(batch: Batch, rows: Tensor,  # row numbers
+)->tuple[Batch, Tensor]:  # the batch of these rows alone; index of its action tokens in batch.actions
     "Some rows of a batch. The tables of turns and episodes stay whole, so that every key still holds."
     chosen = torch.zeros(len(batch.rows), dtype=torch.bool, device=batch.tokens.row.device)
     chosen[rows.to(chosen.device)] = True
@@ -201,17 +200,15 @@ def action_rows(batch: Batch)->Tensor:
     "Numbers of the rows that hold an action token."
     return batch.tokens.row[batch.actions].unique()
 
-def parts(batch: Batch,
-    rows: Tensor|None = None,  # rows to take; None: all that hold an action token
-    budget: int = 4096,        # tokens of one part, padding included
-):                             # yields (batch of some rows, index of its action tokens in batch.actions)
+def parts(batch: Batch, rows: Tensor|None = None,  # rows to take; None: all that hold an action token
+    budget: int = 4096,  # tokens of one part, padding included
+):  # yields (batch of some rows, index of its action tokens in batch.actions)
     "A batch in parts of rows of similar length."
     rows = action_rows(batch) if rows is None else rows
     lengths = torch.bincount(batch.tokens.row, minlength=len(batch.rows))[rows]
     for some in micro_batches(lengths, budget): yield take_rows(batch, rows[some])
 
-def pad_rows(batch: Batch,
-    pad_id: int = 0,
+def pad_rows(batch: Batch, pad_id: int = 0,
 )->tuple[Tensor, Tensor]:  # ids (rows, width); (action tokens, 2) where each action token stands: (row, column)
     "The rows of a batch padded on the right; `width` is that of the longest one."
     row, lengths = torch.unique_consecutive(batch.tokens.row, return_counts=True)
@@ -223,8 +220,7 @@ def pad_rows(batch: Batch,
 
 def token_logps(logits: Tensor,  # (tokens, vocabulary)
     ids: Tensor,  # (tokens,) the token that was taken
-    temperature: float = 1.,
-)->tuple[Tensor, Tensor]:  # (tokens,) log-probability; (tokens,) entropy in nats
+    temperature: float = 1.)->tuple[Tensor, Tensor]:  # (tokens,) log-probability; (tokens,) entropy in nats
     "Log-probability of the taken token and entropy of the full softmax at this temperature."
     logp = torch.log_softmax(logits.float() / temperature, dim=-1)
     return logp.gather(1, ids[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
@@ -287,9 +283,7 @@ def _plain_head(model):
     return (body, head) if same else None
 
 def checkpoint_layers(model,  # a transformers model
-    on: bool = True,
-    **more,  # arguments of torch.utils.checkpoint
-):
+    on: bool = True, **more):  # arguments of torch.utils.checkpoint
     "Gradient checkpointing on or off, by whichever name this release of transformers has for it."
     name = 'activation' if hasattr(model, 'activation_checkpointing_enable') else 'gradient'
     if on:
@@ -359,9 +353,8 @@ class _Scored(_Model):
             logp[which], entropy[which] = self.forward(part, temperature)
         return logp, entropy
     @torch.no_grad()
-    def features(self, batch: Batch,
-        budget: int = 4096,  # tokens of one micro-batch
-    )->Tensor:               # (action tokens, width) float32, without gradients
+    def features(self, batch: Batch, budget: int = 4096,  # tokens of one micro-batch
+    )->Tensor:  # (action tokens, width) float32, without gradients
         "The last hidden state before every action token, in the order of `batch.actions`: what a value head reads."
         from agentlab.policy.tree import tree_hidden
         found = None
@@ -373,8 +366,8 @@ class _Scored(_Model):
             found[which] = hidden
         return found
     @torch.no_grad()
-    def measured(self, batch: Batch, temperature: float = 1., budget: int = 4096,   # as for `logprobs`
-        **columns               # name -> function: (tokens, vocabulary) logits, temperature -> (tokens,)
+    def measured(self, batch: Batch, temperature: float = 1., budget: int = 4096,  # as for `logprobs`
+        **columns  # name -> function: (tokens, vocabulary) logits, temperature -> (tokens,)
     )->Batch:
         "The batch with token columns that only the whole distribution tells; one forward pass."
         found = {name: torch.zeros(len(batch.actions), device=self.device) for name in columns}
@@ -387,10 +380,10 @@ class _Scored(_Model):
 @in_parts
 class Policy(_Scored):
     "A transformers causal language model with its tokenizer, acting through a chat template."
-    tree: bool|None = None  # agentlab.policy.tree: compute shared prefixes once; None: where that is cheaper
+    tree: bool|None = None       # agentlab.policy.tree: compute shared prefixes once; None: where that is cheaper
     def __init__(self, model,    # transformers causal language model, or a peft model around one
         tokenizer,               # its tokenizer, with a chat template and an end-of-turn token
-        max_context: int|None = None, # longest context in tokens; default: what the model's config says
+        max_context: int|None = None,  # longest context in tokens; default: what the model's config says
         name: str = '',          # shown in reports
         sampler = None,  # in place of a TorchSampler, told the weights by `sync(policy)`; see agentlab.policy.vllm
         precision: str = 'no',   # 'bf16': forward passes under autocast. A recipe sets its own
@@ -438,7 +431,7 @@ class Policy(_Scored):
     def load(
         folder,  # what save_pretrained wrote, a local model in the transformers layout, or the name of one on the hub
         device: str = 'cpu', dtype: torch.dtype = torch.float32,  # dtype: not of an adapter on quantised weights
-        **kw  # of Policy
+        **kw     # of Policy
     )->Policy:
         "A policy from a folder in the transformers layout, or from the hub. FileNotFoundError where there is none."
         if (Path(folder) / 'adapter_config.json').exists() and not (Path(folder) / 'config.json').exists():
@@ -448,8 +441,7 @@ class Policy(_Scored):
         _, tokenizer = described(found)
         return Policy(with_weights(found, dtype).to(device), tokenizer, **kw)
 
-def closing(policy,       # agentlab.policy.Policy
-    batch: Batch,
+def closing(policy, batch: Batch,
 )->tuple[Tensor, Batch]:  # (cut off,) their numbers; their last contexts, each with one action token that nobody said
     "What an episode that was cut off would have read next. Left out: those without turns, or whose context is full."
     final, (rows, held) = batch.labels.get('final', {}), torch.unique_consecutive(batch.tokens.row, return_counts=True)
@@ -483,7 +475,7 @@ def adapted(model)->bool:
 
 def find_model(
     name,  # a folder in the transformers layout, or the name of a model on the hub, such as Qwen/Qwen2.5-0.5B-Instruct
-)->str:  # what transformers finds it by
+)->str:    # what transformers finds it by
     "A folder that holds weights, or a name for the hub. Raises FileNotFoundError where it can be neither."
     folder = Path(name)
     if (folder / 'config.json').exists():
@@ -525,7 +517,7 @@ def check_vocabulary(tokenizer, tokens: int, name=''):
 
 def described(found: str,  # of `find_model`
     revision: str|None = None,  # of a model on the hub
-)->tuple:                       # its config, its tokenizer
+)->tuple:  # its config, its tokenizer
     "What is known of a model before its weights are read. Raises ValueError for a tokenizer that is not its own."
     from transformers import AutoConfig, AutoTokenizer
     with quiet(), fetching(found):

@@ -15,7 +15,7 @@ __all__ = ['EXACT', 'BLOCK', 'MOST', 'weighted_values', 'exact_attention', 'make
 
 # %% ../../nbs/policy/09_exact.ipynb #f0e
 EXACT = 'agentlab_exact'  # the name under which transformers finds this attention
-BLOCK = 2**20             # bytes of float64 scores that are worked on at once: about what a core's cache holds
+BLOCK = 2**20  # bytes of float64 scores that are worked on at once: about what a core's cache holds
 
 def _cut(count: int, size: int)->list[slice]: return [slice(a, min(a + size, count)) for a in range(0, count, size)]
 
@@ -67,11 +67,11 @@ class _Once(torch.autograd.Function):
         with torch.enable_grad(): out = sdpa_attention_forward(module, *read, mask, **how)[0]
         return None, *torch.autograd.grad(out, read, slope), None, None, None
 
-def exact_attention(module,                     # the layer that asks
+def exact_attention(module,  # the layer that asks
     query: Tensor, key: Tensor, value: Tensor,  # (rows, heads, queries, width), (rows, groups, keys, width) twice
     attention_mask: Tensor|None,  # (rows, 1 or heads, queries, keys); None: causal where there is more than one query
     scaling: float|None = None, dropout: float = 0., is_causal: bool|None = None, **kwargs,
-)->tuple[Tensor, None]:           # (rows, queries, heads, width), as transformers expects it
+)->tuple[Tensor, None]:  # (rows, queries, heads, width), as transformers expects it
     "Attention that is the same for one query and for many. Raises ValueError for what it does not know."
     asked = [name for name in ('softcap', 'position_bias', 's_aux') if kwargs.get(name) is not None]
     if asked:
@@ -146,7 +146,7 @@ def _independent_from(inputs: int, outputs: int, dtype: torch.dtype, added: bool
 
 @torch.no_grad()
 def fewest_rows(model,  # a transformers model, or a peft model around one
-)->int|None:  # None: there is no such number, at least not up to MOST
+)->int|None:            # None: there is no such number, at least not up to MOST
     "Rows from which on a product with one of the model's matrices does not depend on how many rows there are."
     first = next(model.parameters())
     layers = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m.weight.is_floating_point()]
@@ -168,7 +168,7 @@ def _attention(model, name: str):
 
 @torch.no_grad()
 def why_not(model,  # a transformers model in evaluation mode, or a peft model around one
-)->str:  # '': it can
+)->str:             # '': it can
     "Why this model, on this machine, cannot give the same bits for a row in company and alone. Tried, not looked up."
     if fewest_rows(model) is None: return 'a row of a matrix product depends here on how many rows are multiplied'
     vocabulary, device = model.get_input_embeddings().weight.shape[0], next(model.parameters()).device
@@ -184,8 +184,7 @@ def why_not(model,  # a transformers model in evaluation mode, or a peft model a
     return '' if apart < .1 else f'its own attention computes something else: the logits differ by {apart:.0%}'
 
 def engage(model,  # a transformers model, or a peft model around one
-    exact: bool,   # False: torch's own attention, if it is exact so far; another one stays
-):
+    exact: bool):  # False: torch's own attention, if it is exact so far; another one stays
     "Which attention the model computes with from now on."
     config = getattr(model, 'config', None)
     if exact:
@@ -193,9 +192,9 @@ def engage(model,  # a transformers model, or a peft model around one
         config._attn_implementation = EXACT
     elif getattr(config, '_attn_implementation', None) == EXACT: config._attn_implementation = 'sdpa'
 
-def settle(model,              # a transformers model in evaluation mode, or a peft model around one
+def settle(model,  # a transformers model in evaluation mode, or a peft model around one
     wanted: bool|None = None,  # None: on a CPU, with weights in bf16 and attention 'sdpa', where it works
-)->bool:                       # whether attention is exact from now on
+)->bool:           # whether attention is exact from now on
     "Give a model exact attention, or take it away. Raises ValueError where it is wanted and impossible."
     first, now = next(model.parameters()), getattr(getattr(model, 'config', None), '_attn_implementation', None)
     likely = first.device.type == 'cpu' and first.dtype == torch.bfloat16 and now in ('sdpa', EXACT)

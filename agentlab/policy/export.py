@@ -58,11 +58,10 @@ def write_merged(policy: Policy, out, dtype: torch.dtype = torch.float32,  # `ou
         rename(partial, out)
     return distance
 
-def export_run(run: str,    # run folder, or folder of a policy
-    adapter: str = '',      # folder for the adapter alone, in peft's layout
-    merged: str = '',       # folder for one model of base and adapter, in the layout of transformers
-    dtype: str = 'float32', # of the merged weights: float32, or bfloat16, which takes half the space
-):
+def export_run(run: str,  # run folder, or folder of a policy
+    adapter: str = '',    # folder for the adapter alone, in peft's layout
+    merged: str = '',     # folder for one model of base and adapter, in the layout of transformers
+    dtype: str = 'float32'):  # of the merged weights: float32, or bfloat16, which takes half the space
     "Write a trained policy as an adapter or as one merged model, for other programs, and say how they open it."
     source, kinds = policy_folder(run), dict(float32='f32', bfloat16='bf16')
     if dtype not in kinds: raise ValueError(f'dtype={dtype!r}: give {" or ".join(kinds)}')
@@ -84,10 +83,9 @@ def export_run(run: str,    # run folder, or folder of a policy
 
 class Conversation:
     "A talk with a policy: ids so far, and the text behind them."
-    def __init__(self, policy: Policy, system: str = '',                                    # system message; '': none
+    def __init__(self, policy: Policy, system: str = '',  # system message; '': none
         temperature: float = .7, top_p: float = .95, max_tokens: int = 256, seed: int = 0,  # of the sampling
-        piece: int = 8,  # tokens that are sampled between two looks
-    ):
+        piece: int = 8):  # tokens that are sampled between two looks
         self.policy, self.seed, self.piece, self.max_tokens = policy, seed, piece, max_tokens
         self.how, self.sampler = dict(temperature=temperature, top_p=top_p, stop=(policy.end_id,)), policy.sampler()
         self.reset(system)
@@ -114,14 +112,12 @@ class Conversation:
             shown = now
         self.context, self.heard, self.said = context + ids, [*self.heard, text], [*self.said, self.policy.text(ids)]
 
-def talk(model: str,            # 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
-    system: str = '',           # system message
-    temperature: float = .7,    # of the sampling; 0: the most likely token each time
-    top_p: float = .95,         # tokens beyond this share of the probability are never sampled; 1: all may be
-    max_tokens: int = 256,      # longest answer
-    seed: int = 0,              # of the sampling
-    whole: store_true = False,  # show an answer when it is complete
-):
+def talk(model: str,        # 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
+    system: str = '',       # system message
+    temperature: float = .7,  # of the sampling; 0: the most likely token each time
+    top_p: float = .95,     # tokens beyond this share of the probability are never sampled; 1: all may be
+    max_tokens: int = 256,  # longest answer
+    seed: int = 0, whole: store_true = False):  # show an answer when it is complete
     "Talk to a model or a trained policy in the terminal. A line is a message; /system, /reset and /quit are commands."
     if not 1 <= max_tokens <= 10**6: raise ValueError(f'max_tokens={max_tokens}: give a number from 1 to a million')
     talking, seen = Conversation(opened(model), system, temperature, top_p, max_tokens, seed), sys.stdin.isatty()

@@ -24,12 +24,11 @@ __all__ = ['hermes', 'message', 'xml', 'wordwise', 'styles', 'Said', 'spell', 'm
 class Said:
     "A reply: its text, where every id begins in it, and the markers in it."
     text: str
-    marks: list = field(default_factory=list)   # (start, end, marker), in order
-    edges: list = field(default_factory=list)   # (ids + 1) where every id begins, and the end
-    control: list = field(default_factory=list) # (ids) True: a control token, which has no width
+    marks: list = field(default_factory=list)  # (start, end, marker), in order
+    edges: list = field(default_factory=list)  # (ids + 1) where every id begins, and the end
+    control: list = field(default_factory=list)  # (ids) True: a control token, which has no width
 
-def spell(tokenizer,
-    ids: list[int],       # of a reply, as sampled
+def spell(tokenizer, ids: list[int],  # of a reply, as sampled
     markers: tuple = (),  # texts that open or close a part, such as <think>
 )->Said:
     "The text of a reply, id by id. A marker that is one token is known by its id, any other by its text."
@@ -61,8 +60,7 @@ def _pieces(tokenizer, ids)->list[str]:
         if not broken: start, read = read, k
     return pieces
 
-def marked(text: str,
-    markers: tuple,  # texts that open or close a part
+def marked(text: str, markers: tuple,  # texts that open or close a part
 )->Said:
     "A reply of which there is only the text."
     if not markers: return Said(text)
@@ -92,7 +90,7 @@ class Reading:
     thought: str = ''
     actions: list = field(default_factory=list)  # what to do, in order: texts, or Calls
     error: str = ''     # why nothing can be done, for the model to read
-    spans: list = field(default_factory=list)    # (start, end, code) of its parts
+    spans: list = field(default_factory=list)  # (start, end, code) of its parts
     open: bool = False  # a thought was begun and did not end
     plain: str = ''     # of a reply that should call and does not: what it says, thought left out
 
@@ -125,7 +123,7 @@ class Plain:
 class Thinking(Plain):
     "A thought between markers, then the action."
     parted = True
-    tokens: int = 64  # of a thought, markers included
+    tokens: int = 64     # of a thought, markers included
     close: bool = False  # True: a thought that its budget cuts off is closed by force, and the action sampled then
     opening: str = '<think>'
     closing: str = '</think>'
@@ -202,8 +200,8 @@ class Style:
     # (text, start of the body, latest end of it, tools) -> (name, arguments, end of the body); ValueError says what is
     # wrong
     parse: object
-    write: object   # (name, arguments) -> text of the call
-    form: str       # how a call looks, for the system message
+    write: object  # (name, arguments) -> text of the call
+    form: str      # how a call looks, for the system message
 
 def _once(pairs):
     "An object of JSON without a name twice."
@@ -277,12 +275,12 @@ styles = (xml, hermes, message)  # in this order `style_of` asks them
 class Calls(Plain):
     "One or more tool calls."
     parted = True
-    style: Style|None = None      # None: the one that the template writes itself; `hermes` where it has no tools
+    style: Style|None = None  # None: the one that the template writes itself; `hermes` where it has no tools
     thinks: Thinking|None = None  # a thought may stand before the calls, as in Thinking
     # the schemas go to the template as `tools`; None: where it takes them; False: they are listed in the system message
     native: bool|None = None
-    most: int = 8                 # calls of a reply; further ones are refused
-    tools: tuple = ()             # schemas; those of the environment are put here by `fitted`
+    most: int = 8      # calls of a reply; further ones are refused
+    tools: tuple = ()  # schemas; those of the environment are put here by `fitted`
     @property
     def thoughts(self): return self.thinks
     @property
@@ -395,8 +393,7 @@ def _probe(chat, messages)->str:
     try: return asked.render(messages)
     except (TemplateError, TypeError, KeyError): return ''
 
-def plan(reading: Reading,
-    env,       # its `call_tools` or `call_tool` is used where it has one, else action texts
+def plan(reading: Reading, env,  # its `call_tools` or `call_tool` is used where it has one, else action texts
     tools=(),  # schemas, for the action text of a call
 )->list:       # reasons (texts) and requests (method, arguments), in order
     "What a reply asks of an environment."
@@ -424,11 +421,11 @@ def goes_on(given: list,  # what has come of the requests so far
     "Not after an exception, after the end, or when it is another seat's turn."
     return all(isinstance(x, Step) and not x.done and x.seat == seat for x in given if not isinstance(x, str))
 
-def as_one(given: list,  # texts and Steps, or an exception at the end
-    asked: list,        # of `plan`
-    seat: str,          # who replied
-    quiet: bool = False,# True: of the answer to an empty action only the reasons are read
-):                      # a Step, or the exception
+def as_one(given: list,   # texts and Steps, or an exception at the end
+    asked: list,          # of `plan`
+    seat: str,            # who replied
+    quiet: bool = False,  # True: of the answer to an empty action only the reasons are read
+):                        # a Step, or the exception
     "One Step for all that a reply brought about. Another seat, if it moves next, reads the environment's text alone."
     steps = [x for x in given if not isinstance(x, str)]
     last = steps[-1]
@@ -445,10 +442,8 @@ def as_one(given: list,  # texts and Steps, or an exception at the end
 
 class Spoken(Wrapper):
     "An environment spoken to in a format by who has only texts: demonstrators, a person, another framework."
-    def __init__(self, env,  # the inner environment
-        format: Plain,       # how it is spoken to
-        thought = None,      # env -> what a demonstrator thinks before it acts; None: nothing
-    ):
+    def __init__(self, env, format: Plain,  # how it is spoken to
+        thought = None):  # env -> what a demonstrator thinks before it acts; None: nothing
         super().__init__(env)
         self.format, self.thought = (replace(format, tools=tuple(env.tools)) if isinstance(format, Calls)
                                      and not format.tools else format, thought)
@@ -478,8 +473,7 @@ class Spoken(Wrapper):
         def told(text): return self.format.render(self.format.tools, text)['system'] if text else ''
         return {seat: told(text) for seat, text in guide.items()} if isinstance(guide, dict) else told(guide)
 
-def fitted_policy(policy,  # agentlab.policy.Policy
-    format,           # Plain, Thinking or Calls; None: Plain
+def fitted_policy(policy, format,  # Plain, Thinking or Calls; None: Plain
     games: list,      # of the rollout; the environment of the first one says which tools there are
     system,           # as for `told`: None: the environment's guide
     max_tokens: int,  # of an action
@@ -504,8 +498,7 @@ def _rendered(format, chat, guide)->dict:
     return found if found['system'] and knows(chat, found['system']) else found | dict(system=guide)
 
 def whole_reply(format,  # what a rollout was given
-    who: str,  # its name
-):
+    who: str):           # its name
     "Refuse a format in a rollout that reads the whole reply as the action."
     if format is not None and getattr(format, 'parted', True):
         raise ValueError(f'{who} reads the whole reply as the action, so it takes no format={format!r}. Use `play`, or '

@@ -10,9 +10,7 @@ from ..env.protocol import as_reader, guide_of
 __all__ = ['anything', 'knows', 'reads', 'told', 'suited', 'check_room']
 
 # %% ../../nbs/policy/10_guide.ipynb #99f
-def knows(chat,  # agentlab.policy.Chat
-    text:str
-)->bool:         # False for a stand-in without a tokenizer
+def knows(chat, text:str)->bool:  # False for a stand-in without a tokenizer
     "Whether a tokenizer can write every word of a text: nothing unknown, nothing lost."
     tokenizer = getattr(chat, 'tokenizer', None)
     if not hasattr(tokenizer, 'unk_token_id'): return False
@@ -31,7 +29,7 @@ def reads(chat  # agentlab.policy.Chat
 def told(env,  # the environment as it is played
     chat,      # agentlab.policy.Chat of who plays
     seat:str,  # whose system message
-    system:str|dict|None=None # given by the caller: None: the guide; '': nothing; else this text, or {seat: text}
+    system:str|dict|None=None  # given by the caller: None: the guide; '': nothing; else this text, or {seat: text}
 )->str|None:   # None: no system message
     "The system message of a seat: what the caller says, else the environment's guide if the policy knows its words."
     if isinstance(system, dict): system = system.get(seat, '')
@@ -39,11 +37,10 @@ def told(env,  # the environment as it is played
     guide = guide_of(env, seat)
     return guide if guide and knows(chat, guide) else None
 
-def suited(env,            # an environment, or a function that makes one
-    policy,                # who reads it
-    system:str|None=None,  # as in `told`
-    max_tokens:int=0,      # of an action
-):                         # the same; for a policy that reads, as `for_reader` makes it
+def suited(env,        # an environment, or a function that makes one
+    policy, system:str|None=None,  # as in `told`
+    max_tokens:int=0,  # of an action
+):                     # the same; for a policy that reads, as `for_reader` makes it
     "The environment as a policy reads it. Raises ValueError for a guide that does not fit into its context."
     if not reads(policy.chat): return env
     if isinstance(env, type) or not hasattr(env, 'reset'): return lambda: suited(env(), policy, system, max_tokens)
@@ -52,11 +49,9 @@ def suited(env,            # an environment, or a function that makes one
         if text: check_room(env, seat, text, policy, max_tokens)
     return as_reader(env)
 
-def check_room(env, seat:str,
-    text:str|None,  # its system message
-    policy,         # who reads it, with what its template adds, such as tools
-    max_tokens:int  # of a whole reply
-):
+def check_room(env, seat:str, text:str|None,  # its system message
+    policy,           # who reads it, with what its template adds, such as tools
+    max_tokens:int):  # of a whole reply
     "Raises ValueError for a system message that leaves no room for a reply."
     size = len(policy.chat.first('', text)) + max_tokens
     if size > policy.max_context:

@@ -21,8 +21,7 @@ def prime(policy: Policy,   # its weights are changed: of a model with an adapte
     episodes: int = 8,      # demonstrated games of an update
     lr: float = 1e-3,       # highest learning rate; warms up over a tenth of the updates, then falls along a cosine
     noise: float = .5,      # share of the demonstrator's actions that go wrong
-    seed: int = 0,          # of the demonstrations
-    system: str|None = None, # system message; None: the environment's guide; '': nothing
+    seed: int = 0, system: str|None = None,  # system message; None: the environment's guide; '': nothing
     progress: bool = True,  # show a bar
     format = None,          # how it will act: agentlab.policy.formats; None: the whole reply is the action
     thought = None,         # for a format with thoughts: env -> what the demonstrator thinks before it acts

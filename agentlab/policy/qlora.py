@@ -33,9 +33,9 @@ def vocabulary_key(tokenizer)->str:
              sorted(map(str, tokenizer.all_special_tokens))]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
-def open_base(name,             # folder in the transformers layout, or name on the hub
+def open_base(name,  # folder in the transformers layout, or name on the hub
     revision: str|None = None,  # of a model on the hub
-)->tuple:                       # where it is, its config, its tokenizer
+)->tuple:            # where it is, its config, its tokenizer
     "What is known of a model before its weights are fetched. Raises ValueError for one that cannot be quantised here."
     found = find_model(name)
     if Path(found).exists(): found = str(Path(found).resolve())
@@ -51,7 +51,7 @@ def base_in_nf4(found: str, device,
     revision: str|None = None,  # of a model on the hub
     # what it computes in, and what is not quantised is kept in; default: bf16 on a GPU, float32 on a CPU
     compute: torch.dtype|None = None,
-):                              # a frozen transformers model: NF4 with double quantisation
+):  # a frozen transformers model: NF4 with double quantisation
     "The model in NF4."
     from transformers import BitsAndBytesConfig
     compute = compute or (torch.bfloat16 if device.type == 'cuda' else torch.float32)
@@ -96,18 +96,18 @@ def with_adapter(model, seed: int = 0, **config):
         return in_base_dtype(peft.get_peft_model(model, peft.LoraConfig(**dict(task_type='CAUSAL_LM') | config)))
 
 def qlora_policy(
-    name_or_path,  # a model on the hub, such as Qwen/Qwen2.5-0.5B-Instruct, or a folder in the transformers layout
-    rank: int = 16,                 # of the adapter
-    alpha: float|None = None,       # the adapter counts alpha/rank times; default: 2*rank
-    targets: str|list = 'all-linear', # layers with an adapter, as peft names them
-    device = None,                  # default: the GPU where there is one
-    max_context: int|None = None,   # longest conversation in tokens; default: what the model's config says
-    name: str = '',                 # shown in reports; default: name_or_path
-    sampler = None,                 # what samples in place of a TorchSampler; see agentlab.policy.vllm
-    checkpointing: bool = True,     # layers forget what they computed and do it again for the gradient
-    template: str|Path|None = None, # a chat template (Jinja), or its file, in place of the tokenizer's own
-    chat: dict|None = None,         # arguments of Chat, such as dict(enable_thinking=False)
-    seed: int = 0,                  # of the adapter's first weights
+    name_or_path,    # a model on the hub, such as Qwen/Qwen2.5-0.5B-Instruct, or a folder in the transformers layout
+    rank: int = 16,  # of the adapter
+    alpha: float|None = None,  # the adapter counts alpha/rank times; default: 2*rank
+    targets: str|list = 'all-linear',  # layers with an adapter, as peft names them
+    device = None,   # default: the GPU where there is one
+    max_context: int|None = None,  # longest conversation in tokens; default: what the model's config says
+    name: str = '',  # shown in reports; default: name_or_path
+    sampler = None,  # what samples in place of a TorchSampler; see agentlab.policy.vllm
+    checkpointing: bool = True,  # layers forget what they computed and do it again for the gradient
+    template: str|Path|None = None,  # a chat template (Jinja), or its file, in place of the tokenizer's own
+    chat: dict|None = None,  # arguments of Chat, such as dict(enable_thinking=False)
+    seed: int = 0,   # of the adapter's first weights
 )->Policy:
     "A model in NF4 with a fresh LoRA adapter. What cannot work is refused before any weight is fetched."
     check_whole(rank=rank)  # often 16
@@ -193,8 +193,7 @@ def _optimizer():
     return PagedAdamW
 
 def paged_adamw(parameters,  # what learns
-    lr: float, weight_decay: float = 0.,
-):                           # torch optimiser
+    lr: float, weight_decay: float = 0.):  # torch optimiser
     "AdamW with 32-bit moments that may leave a full GPU (bitsandbytes); on a CPU they stay, with a warning."
     parameters = list(parameters)
     paged = any(p.device.type == 'cuda' for p in parameters)

@@ -140,9 +140,9 @@ def within(seconds: float,  # how long to wait
     try: return answer.result(seconds)
     except TimeoutError as e: raise TimeoutError(str(e) or f'no answer within {seconds:g} s') from None
 
-def from_hub(name: str,   # a key of KNOWN
+def from_hub(name: str,  # a key of KNOWN
     seconds: float = 5.,  # how long to wait for the hub's first answer
-)->tuple[str, dict]:      # a folder; name, source and hash
+)->tuple[str, dict]:  # a folder; name, source and hash
     "A model from the hub's cache here, else from the hub. Raises OSError (also TimeoutError) where neither has it."
     from huggingface_hub import HfApi, snapshot_download
     hub = KNOWN[name].hub
@@ -158,10 +158,10 @@ def from_hub(name: str,   # a key of KNOWN
             raise ConnectionError(f'the hub did not answer: {e}') from e
     return folder, dict(name=name, source=f'hub {hub} {Path(folder).name[:12]}', hash=weights_hash(folder))
 
-def find_weights(name,        # a key of KNOWN, a folder, or owner/name on the hub
+def find_weights(name,    # a key of KNOWN, a folder, or owner/name on the hub
     source: str|None = None,  # 'hub' or 'package': only from there; None: whichever has it first
-    seconds: float = 5.,      # how long to wait for the hub's first answer
-)->tuple[str, dict]:          # what transformers finds the model by; name, source and hash of its weights
+    seconds: float = 5.,  # how long to wait for the hub's first answer
+)->tuple[str, dict]:      # what transformers finds the model by; name, source and hash of its weights
     "Where a model is. Raises FileNotFoundError that says where it was looked for."
     if name not in KNOWN:
         found = find_model(name)
@@ -188,8 +188,7 @@ def best_device()->torch.device:
     if torch.cuda.is_available(): return torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}")
     return torch.device('mps' if torch.backends.mps.is_available() else 'cpu')
 
-def best_dtype(device: torch.device,
-    all_weights: bool = False,  # True: all weights learn, not an adapter
+def best_dtype(device: torch.device, all_weights: bool = False,  # True: all weights learn, not an adapter
 )->torch.dtype:
     "What to keep the model in. Raises ValueError for a GPU without bf16."
     if all_weights or device.type == 'mps': return torch.float32
@@ -219,10 +218,9 @@ def check_memory(config, dtype: torch.dtype, device: torch.device):
                          '--qlora); `agentlab fit` says what else fits.')
 
 def open_model(name, source: str|None,  # as for `pretrained`
-    device: torch.device, dtype: torch.dtype,
-    template: str|Path|None = None, # as for `pretrained`
-    chat: dict|None = None,         # as for `pretrained`
-)->tuple:                           # a transformers model; agentlab.policy.Chat; name, source and hash of its weights
+    device: torch.device, dtype: torch.dtype, template: str|Path|None = None,  # as for `pretrained`
+    chat: dict|None = None,  # as for `pretrained`
+)->tuple:  # a transformers model; agentlab.policy.Chat; name, source and hash of its weights
     "A model and how it is talked to. What can be refused is refused before weights are read."
     found, weights = find_weights(name, source)
     config, tokenizer = described(found)
@@ -235,26 +233,26 @@ def open_model(name, source: str|None,  # as for `pretrained`
 def keep_pages():
     """Have glibc keep what is freed: a model's activations are asked for again at once, and fresh pages have to be
     cleared first. Other C libraries stay as they are."""
-    trim, large = -1, -3   # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)
+    trim, large = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)
     try: mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError): return
     mallopt(large, 2**25)  # the most that glibc takes
     mallopt(trim, 2**30)
 
-def pretrained(name = 'smollm2',    # a key of KNOWN, a folder in the transformers layout, or owner/name on the hub
-    lora: int = 16,                 # rank of the adapter that learns; 0: all weights learn
-    source: str|None = None,        # 'hub' or 'package', for a model of KNOWN; None: whichever has it
-    device = None,                  # default: CUDA, else MPS, else the CPU
-    dtype: torch.dtype|None = None, # what the model is kept in; default: see the table above
-    max_context: int|None = None,   # longest conversation in tokens; default: what the model's config says
-    sampler = None,                 # what samples in place of a TorchSampler; see agentlab.policy.vllm
-    checkpointing: bool = False,    # True: layers forget what they computed and do it again for the gradient
-    template: str|Path|None = None, # a chat template (Jinja), or its file, in place of the tokenizer's own
-    chat: dict|None = None,         # arguments of Chat, such as dict(enable_thinking=False)
-    seed: int = 0,                  # of the adapter's first weights
+def pretrained(name = 'smollm2',  # a key of KNOWN, a folder in the transformers layout, or owner/name on the hub
+    lora: int = 16,  # rank of the adapter that learns; 0: all weights learn
+    source: str|None = None,  # 'hub' or 'package', for a model of KNOWN; None: whichever has it
+    device = None,   # default: CUDA, else MPS, else the CPU
+    dtype: torch.dtype|None = None,  # what the model is kept in; default: see the table above
+    max_context: int|None = None,  # longest conversation in tokens; default: what the model's config says
+    sampler = None,  # what samples in place of a TorchSampler; see agentlab.policy.vllm
+    checkpointing: bool = False,  # True: layers forget what they computed and do it again for the gradient
+    template: str|Path|None = None,  # a chat template (Jinja), or its file, in place of the tokenizer's own
+    chat: dict|None = None,  # arguments of Chat, such as dict(enable_thinking=False)
+    seed: int = 0,   # of the adapter's first weights
 )->Policy:
     "A pretrained model with a fresh adapter, ready to be primed and trained."
-    check_whole(0, lora=lora)       # the rank of the adapter, often 16
+    check_whole(0, lora=lora)  # the rank of the adapter, often 16
     device = torch.device(device) if device else best_device()
     dtype = dtype or best_dtype(device, not lora)
     check_dtype(dtype, device)

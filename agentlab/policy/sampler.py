@@ -38,12 +38,12 @@ class Completion:
 class Sampler(Protocol):
     "Anything that continues lists of token ids: `TorchSampler` here, a vLLM engine elsewhere, a script in a test."
     def sample(self, contexts: list[list[int]],  # one list of token ids per row, any lengths
-        max_tokens: int,             # sampled per row at most
-        temperature: float = 1.,     # 0: greedy
-        top_p: float = 1.,           # in (0, 1]; 1: off
+        max_tokens: int,           # sampled per row at most
+        temperature: float = 1.,   # 0: greedy
+        top_p: float = 1.,         # in (0, 1]; 1: off
         stop: set[int]|None = None,  # token ids that end a row
-        seeds: int|list[int] = 0,    # one per row, or one for the call
-    )->list[Completion]: ...         # one per context, in their order
+        seeds: int|list[int] = 0,  # one per row, or one for the call
+    )->list[Completion]: ...       # one per context, in their order
 
 def _mix(x: np.ndarray)->np.ndarray:
     "Scramble 64-bit integers, one to one (the finaliser of SplitMix64, Steele et al. 2014)."
@@ -81,8 +81,7 @@ def _nucleus(p: Tensor, top_p: float)->tuple[Tensor, Tensor]:
     return p * (p.cumsum(-1) - p < top_p), order  # a token stays if the tokens before it hold less than top_p
 
 def likeliest_tokens(logp: Tensor,  # (rows, vocabulary)
-    count: int,
-)->tuple[Tensor, Tensor]:  # (rows, count) each: ids, log-probabilities; the likeliest first
+    count: int)->tuple[Tensor, Tensor]:  # (rows, count) each: ids, log-probabilities; the likeliest first
     "The likeliest tokens. They stand in the blocks with the greatest maxima, so of many words few have to be compared."
     (rows, vocabulary), size = logp.shape, 256
     blocks = vocabulary // size
@@ -108,11 +107,11 @@ def _pick(logits: Tensor, draws: Tensor, temperature: float, top_p: float, likel
     return (ids[:, 0], chosen, entropy, *(chosen - mass for mass in kept),
             *(likeliest_tokens(logp, likeliest) if likeliest else ()))
 
-def pick(logits: Tensor,    # (rows, vocabulary)
-    draws: Tensor,          # (rows,) uniform in [0, 1)
-    temperature: float = 1.,# 0: the likeliest token; its log-probability and entropy are then those of temperature 1
+def pick(logits: Tensor,  # (rows, vocabulary)
+    draws: Tensor,        # (rows,) uniform in [0, 1)
+    temperature: float = 1.,  # 0: the likeliest token; its log-probability and entropy are then those of temperature 1
     top_p: float = 1.,
-    likeliest: int = 0,     # so many of the likeliest tokens are reported too
+    likeliest: int = 0,  # so many of the likeliest tokens are reported too
 # (rows,) each: token ids, log-probabilities, entropies and, with top-p, log-probabilities after it; (rows, likeliest)
 # ids and log-probabilities
 )->tuple[Tensor, ...]:
@@ -154,14 +153,12 @@ class RowLayer(CacheLayerMixin):
 class RowCache(Cache):
     "A key-value cache whose rows have their own lengths, read and written through a window of neighbouring slots."
     def __init__(self, layers: int,
-        counts: dict,  # its entry 'copied' counts columns copied; a column is one token of one row
-    ):
+        counts: dict):  # its entry 'copied' counts columns copied; a column is one token of one row
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
         self.counts, self.slots, self.capacity, self.length, self._starts = counts, 0, 0, 0, {}
     def aim(self, first: int,  # slot of the window's first row
-        columns: Tensor,  # (rows, queries) column that each new token is written to
-        length: int,      # columns to attend to
-    ):
+        columns: Tensor,       # (rows, queries) column that each new token is written to
+        length: int):          # columns to attend to
         "Say where the next forward reads and writes."
         self.first, self.columns, self.length, self._places = first, columns, length, {}
         self.window = (slice(first, first + len(columns)), slice(None), slice(0, length))
@@ -181,9 +178,8 @@ class RowCache(Cache):
     def token_bytes(self)->int:
         "Bytes of one column of one row, all layers."
         return sum(s.element_size() * s.shape[1] * s.shape[3] for s in (getattr(*x) for x in self.stores()))
-    def move(self, moves: list[tuple[int, int, int]],      # (source slot, target slot, columns)
-        slots: int|None = None, capacity: int|None = None, # the new size; when it changes, what no move names is lost
-    ):
+    def move(self, moves: list[tuple[int, int, int]],  # (source slot, target slot, columns)
+        slots: int|None = None, capacity: int|None = None):  # the new size; when it changes, what no move names is lost
         "Copy rows, as if all at once: every source is read before any target is written."
         size, by_length = (slots or self.slots, capacity or self.capacity), {}
         resize = size != (self.slots, self.capacity)
@@ -231,9 +227,8 @@ def shared_prefix(a: list[int], b: list[int])->int:
         else: end = middle
     return same
 
-def longest_prefixes(contexts: list[list[int]],
-    rows: list[list[int]],  # in dictionary order, all different
-)->list[tuple[int, int]]:   # per context: tokens shared with the row that shares most; which row (-1: there is none)
+def longest_prefixes(contexts: list[list[int]], rows: list[list[int]],  # in dictionary order, all different
+)->list[tuple[int, int]]:  # per context: tokens shared with the row that shares most; which row (-1: there is none)
     """The row that shares the longest prefix with each context, if possible one that ends with it; a context's last
     token is never shared, its logits are wanted."""
     found = []
@@ -252,9 +247,9 @@ def longest_prefixes(contexts: list[list[int]],
 @dataclass
 class Plan:
     "What to do for each context, by its number in the call."
-    own: dict[int, tuple[int, int]] = field(default_factory=dict)       # -> (slot, tokens cached): goes on in place
+    own: dict[int, tuple[int, int]] = field(default_factory=dict)  # -> (slot, tokens cached): goes on in place
     new: dict[int, tuple[int|None, int]] = field(default_factory=dict)  # -> (slot to copy from, tokens to copy)
-    twins: dict[int, int] = field(default_factory=dict)                 # -> the equal context that is read for both
+    twins: dict[int, int] = field(default_factory=dict)  # -> the equal context that is read for both
 
 def plan_rows(contexts: list[list[int]],
     cached: dict[int, list[int]],  # slot -> token ids whose keys and values it holds
@@ -275,9 +270,8 @@ def plan_rows(contexts: list[list[int]],
     return plan
 
 def best_window(slots: int,  # slots in the cache
-    plan: Plan,
-    others: list[int],  # slots whose rows no context of this call uses
-)->int:                 # first slot
+    plan: Plan, others: list[int],  # slots whose rows no context of this call uses
+)->int:  # first slot
     "The stretch of slots that holds most of this call's rows and fewest others."
     count, owners = len(plan.own) + len(plan.new) + len(plan.twins), len(plan.own)
     mine, theirs = np.zeros(slots + 1, dtype=np.int64), np.zeros(slots + 1, dtype=np.int64)
@@ -286,10 +280,9 @@ def best_window(slots: int,  # slots in the cache
     mine, theirs, first = mine.cumsum(), theirs.cumsum(), np.arange(slots - count + 1)
     return int((theirs[first + count] - theirs[first] - mine[first + owners] + mine[first]).argmin())
 
-def arrange(slots: int,
-    plan: Plan,
-    others: dict[int, int], # slot -> tokens cached, of rows that no context of this call uses but that stay
-)->tuple[dict, dict, list]: # context -> slot; slot of another row -> its new slot; moves (source, target, columns)
+def arrange(slots: int, plan: Plan,
+    others: dict[int, int],  # slot -> tokens cached, of rows that no context of this call uses but that stay
+)->tuple[dict, dict, list]:  # context -> slot; slot of another row -> its new slot; moves (source, target, columns)
     "Put one call's rows into neighbouring slots: first those that go on, then the new ones, then the twins."
     used = {slot for slot, _ in plan.own.values()}
     first = best_window(slots, plan, list(others))
@@ -305,8 +298,8 @@ def arrange(slots: int,
     return slot_of, home_of, moves + [(slot, home_of[slot], n) for slot, n in others.items()]
 
 def pieces(widths: list[int],  # tokens to read, per row, in slot order
-    border: int,  # rows before it go on, rows after it are new
-    budget: int,  # positions of one forward, padding included
+    border: int,           # rows before it go on, rows after it are new
+    budget: int,           # positions of one forward, padding included
 )->list[tuple[int, int]]:  # (first row, row after the last)
     "Cut the rows into forwards: where old and new rows meet, if that spares padding, and where memory asks for it."
     cost = lambda a, b: (b - a) * max(widths[a:b], default=0)
@@ -339,16 +332,15 @@ class _Memory:
     model: torch.nn.Module
     rows: dict[int, list[int]]  # slot -> token ids whose keys and values it holds, least recently used first
     cache: RowCache
-    counts: dict[str, int]      # calls, forwards, positions, padding, copied
-    budget: int|None            # bytes for the cache
-    max_context: int            # tokens of one row, sampled ones included
-    positions: int              # token positions of one forward at most
-    least: int                  # token positions of one forward at least, see `agentlab.policy.exact`
+    counts: dict[str, int]  # calls, forwards, positions, padding, copied
+    budget: int|None        # bytes for the cache
+    max_context: int        # tokens of one row, sampled ones included
+    positions: int          # token positions of one forward at most
+    least: int              # token positions of one forward at least, see `agentlab.policy.exact`
     vocabulary: int
     device: torch.device
     dtype: torch.dtype
-    def forget(self, free: bool = False,  # give the memory back as well
-    ):
+    def forget(self, free: bool = False):  # give the memory back as well
         "Drop every cached row. Needed only after a change of weights that nobody can notice: see `_notice_weights`."
         self.rows, self._weights = {}, None
         if free: self.cache = RowCache(self.model.config.get_text_config().num_hidden_layers, self.counts)
@@ -438,9 +430,9 @@ class _Ready(_Memory):
 class _Reading(_Ready):
     "One forward: new tokens of neighbouring rows."
     def _extend(self, first: int,  # slot of the first row
-        new: list[list[int]],  # tokens to read, per row
-        starts: list[int],     # tokens of that row that are cached
-    )->Tensor:                 # (rows, vocabulary) logits after each row's last token
+        new: list[list[int]],      # tokens to read, per row
+        starts: list[int],         # tokens of that row that are cached
+    )->Tensor:                     # (rows, vocabulary) logits after each row's last token
         "Read new tokens of neighbouring rows in one forward: padded on the left, so that all end in the same column."
         width, device = max(*map(len, new), -(-self.least // len(new))), self.device
         pad = torch.tensor([width - len(tokens) for tokens in new], device=device)[:, None]
@@ -527,8 +519,7 @@ class _Placing(_Reading):
         for a, b in longer: self._extend(first + a, [tokens[:-width] for tokens in new[a:b]], starts[a:b])
         return self._extend(first, [tokens[-width:] for tokens in new],
                             [start + max(len(tokens) - width, 0) for start, tokens in zip(starts, new)])
-    def _read_once(self, fresh: list[int], contexts: list[list[int]], slot_of: dict[int, int],
-                   cached: dict[int, int]):
+    def _read_once(self, fresh: list[int], contexts: list[list[int]], slot_of: dict[int, int], cached: dict[int, int]):
         "Read what all new rows begin with, such as a guide, in the first of them, and copy it to the others."
         if len(fresh) < 2: return
         begun = [contexts[i] for i in fresh]
@@ -592,8 +583,7 @@ class _Decoding(_Placing):
     "Tokens drawn until every row is done."
     likeliest: int  # so many of the likeliest tokens are noted at each position
     def _decode(self, logits: Tensor, window: Window, draws: Tensor, limits: list[int], stop: set[int],
-        temperature: float, top_p: float,
-    )->list[Completion]:
+        temperature: float, top_p: float)->list[Completion]:
         "Draw tokens until every row has met a stop token or its limit; rows in the order that the window began with."
         ids, record, alive = [[] for _ in limits], [], [True]*len(limits)
         while True:
@@ -622,13 +612,12 @@ class _Decoding(_Placing):
 @in_parts
 class TorchSampler(_Decoding):
     "Samples from a transformers causal language model, and remembers what it has read from call to call."
-    def __init__(self, model,          # transformers causal language model, or a peft model around one
+    def __init__(self, model,     # transformers causal language model, or a peft model around one
         stop: set[int] = frozenset(),  # token ids that end a row, where a call names none
         max_context: int|None = None,  # tokens of one row, sampled ones included; default: what the model's config says
-        budget: int|None = None,       # bytes for the cache; default: 2 GiB, on a GPU half of its free memory
-        positions: int = 16384,        # token positions of one forward at most
-        likeliest: int = 5,            # of the likeliest tokens at each position so many are reported; 0: none
-    ):
+        budget: int|None = None,  # bytes for the cache; default: 2 GiB, on a GPU half of its free memory
+        positions: int = 16384,   # token positions of one forward at most
+        likeliest: int = 5):      # of the likeliest tokens at each position so many are reported; 0: none
         from transformers import AttentionInterface
         AttentionInterface.register('agentlab_rows', row_attention)
         make_known()  # a model may come with that attention engaged
@@ -640,8 +629,7 @@ class TorchSampler(_Decoding):
         self.counts = dict(calls=0, forwards=0, positions=0, padding=0, copied=0)
         self.forget(free=True)
     def sample(self, contexts: list[list[int]], max_tokens: int, temperature: float = 1., top_p: float = 1.,
-        stop: set[int]|None = None, seeds: int|list[int] = 0,
-    )->list[Completion]:
+        stop: set[int]|None = None, seeds: int|list[int] = 0)->list[Completion]:
         "Continue every context (see `Sampler`). What is cached changes the cost, never the answer."
         stop = self.stop if stop is None else frozenset(stop)
         check_request(contexts, max_tokens, temperature, top_p, stop, seeds, self.max_context, self.vocabulary)

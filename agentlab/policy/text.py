@@ -13,8 +13,7 @@ from ..episodes import Batch
 __all__ = ['of_bytes', 'byte_piece', 'sentence_piece', 'reader', 'token_texts', 'control_ids', 'with_token_text']
 
 # %% ../../nbs/policy/11_text.ipynb #d85
-def of_bytes(data: bytes,
-)->str:  # text; a byte that is no text alone is a lone surrogate
+def of_bytes(data: bytes)->str:  # text; a byte that is no text alone is a lone surrogate
     "Bytes of a piece as text."
     return data.decode('utf-8', 'surrogateescape')
 
@@ -34,7 +33,7 @@ def sentence_piece(piece: str)->str:
     byte = re.fullmatch('<0x([0-9A-F]{2})>', piece)
     return of_bytes(bytes([int(byte[1], 16)])) if byte else piece.replace('▁', ' ')
 
-def reader(tokenizer,               # transformers tokenizer
+def reader(tokenizer,  # transformers tokenizer
 )->tuple[Callable|None, str|None]:  # piece -> text; what stands between two tokens; None where that is not known
     "How the pieces of a vocabulary are read, from what its decoder says of itself."
     backend = getattr(tokenizer, 'backend_tokenizer', None)
@@ -44,9 +43,8 @@ def reader(tokenizer,               # transformers tokenizer
     if '"ByteLevel"' in how: return byte_piece, ''
     return (sentence_piece, '') if '▁' in how else (None, None)
 
-def token_texts(tokenizer,  # transformers tokenizer
-    ids: Iterable[int],
-)->dict[int, str]:          # id -> text; '' for an id that the tokenizer does not know
+def token_texts(tokenizer, ids: Iterable[int],
+)->dict[int, str]:  # id -> text; '' for an id that the tokenizer does not know
     "What every id says, so that `joined` gives the text of several."
     read, added = reader(tokenizer)[0], getattr(tokenizer, 'added_tokens_decoder', {})
     def text(i):
@@ -64,8 +62,7 @@ def control_ids(tokenizer,  # transformers tokenizer
     jobs = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
     return special - ({tokenizer.unk_token_id} - jobs)
 
-def with_token_text(batch: Batch,
-    tokenizer,  # transformers tokenizer of the policy that played
+def with_token_text(batch: Batch, tokenizer,  # transformers tokenizer of the policy that played
 )->Batch:
     """The batch with the text of every token id it holds, also of those that were likely and not taken.
 

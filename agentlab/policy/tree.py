@@ -56,7 +56,7 @@ def in_common(ids: Tensor,  # (rows, width) tokens; negative ones count as diffe
     return torch.cat([torch.zeros(1, dtype=torch.long), same.cumprod(1).sum(1)])
 
 def prefixes(ids: Tensor,  # (rows, width) tokens, padded on the right
-    lengths: Tensor,  # (rows,) tokens of every row
+    lengths: Tensor,       # (rows,) tokens of every row
 )->Prefixes:
     "The tree of the prefixes of some rows. Nothing is known of groups: what begins alike is shared."
     marked = torch.where(torch.arange(ids.shape[1]) < lengths[:, None], ids, -1)
@@ -67,7 +67,7 @@ def prefixes(ids: Tensor,  # (rows, width) tokens, padded on the right
 
 def branches(shared: list,  # as in `Prefixes`
     lengths: list,
-)->tuple[list, list, list]: # for every leaf: what it branches from (-1: nothing), at which column, its level
+)->tuple[list, list, list]:  # for every leaf: what it branches from (-1: nothing), at which column, its level
     "Every leaf as a branch of another one: it computes what is its own, and reads the rest."
     n, joined = len(lengths), []
     parent, start, level, up, height = [-1]*n, [0]*n, [0]*n, list(range(n)), [0]*n
@@ -84,7 +84,7 @@ def branches(shared: list,  # as in `Prefixes`
     for b in reversed(joined): level[b] = level[parent[b]] + 1
     return parent, start, level
 
-def cut_at(depth: int,                      # most branchings before a leaf
+def cut_at(depth: int,  # most branchings before a leaf
     parent: list, start: list, level: list  # what `branches` found
 )->tuple[list, list, list]:
     "The same with fewer levels: a leaf that lay deeper begins where the leaf that it branched from begins."
@@ -105,10 +105,10 @@ class Work:
         "Width of a pass of `count` segments, the longest of which has `size` tokens."
         return max(size, -(-self.least//count))
 
-PASS = dict(cpu=1.5e-3, cuda=1.5e-3, mps=3e-3)   # seconds to start a layer, forward and backward
-TOKEN = dict(cpu=3e-11, cuda=5e-14, mps=1e-12)   # seconds a token takes for each parameter
+PASS = dict(cpu=1.5e-3, cuda=1.5e-3, mps=3e-3)  # seconds to start a layer, forward and backward
+TOKEN = dict(cpu=3e-11, cuda=5e-14, mps=1e-12)  # seconds a token takes for each parameter
 WIDTH = dict(cpu=6.5e-8, cuda=5e-12, mps=1e-10)  # and for each entry of its hidden states, in each layer
-WEIGHTS = dict(cpu=20, cuda=100, mps=50)         # tokens that take as long as reading all weights once
+WEIGHTS = dict(cpu=20, cuda=100, mps=50)  # tokens that take as long as reading all weights once
 
 def work_of(model,  # a transformers model
 )->Work:
@@ -124,8 +124,7 @@ def work_of(model,  # a transformers model
     return Work(2*width*layers/body, forward, 1.5*vocabulary*TOKEN[device]/token, least)
 
 def packed(sizes: list,  # tokens of every segment
-    work: Work,
-)->list[list]:  # numbers of segments, the longest one of a pass first
+    work: Work)->list[list]:  # numbers of segments, the longest one of a pass first
     "Segments in passes whose padding costs less than another pass."
     found, waste = [], 0
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
@@ -136,8 +135,7 @@ def packed(sizes: list,  # tokens of every segment
         found[-1].append(i)
     return found
 
-def arranged(tree: Prefixes,
-    work: Work,
+def arranged(tree: Prefixes, work: Work,
 )->tuple:  # cost; what every leaf branches from, and where; levels: lists of passes, which are lists of leaves
     "The cheapest depth of the tree."
     lengths, best = tree.lengths.tolist(), None
@@ -171,10 +169,8 @@ class Plan:
     computed: int   # tokens of all passes, padding included
     held: int       # tokens of the rows
 
-def slots(tree: Prefixes,
-    parent: list, start: list, levels: list,  # as in `arranged`
-    work: Work
-)->Tensor:  # (leaves, width)
+def slots(tree: Prefixes, parent: list, start: list, levels: list,  # as in `arranged`
+    work: Work)->Tensor:  # (leaves, width)
     "Where every token of every leaf is computed: by itself, or by the leaf that it branches from."
     column, begin, parent = torch.arange(tree.ids.shape[1]), torch.tensor(start), torch.tensor(parent)
     own, total, lengths = torch.zeros_like(tree.ids), 0, tree.lengths
@@ -187,12 +183,10 @@ def slots(tree: Prefixes,
         own[here] = torch.where(column >= begin[here, None], own[here], own[parent[here]])
     return own
 
-def segments(tree: Prefixes,
-    slot: Tensor,  # of every token of every leaf
+def segments(tree: Prefixes, slot: Tensor,  # of every token of every leaf
     start: list,   # of every leaf
     leaves: list,  # of this pass, the one with the longest segment first
-    work: Work,
-)->Pass:
+    work: Work)->Pass:
     "The segments of some leaves, as a model reads them."
     begin = torch.tensor([start[i] for i in leaves])
     width = work.width(int(tree.lengths[leaves[0]]) - start[leaves[0]], len(leaves))
@@ -201,11 +195,9 @@ def segments(tree: Prefixes,
     path = torch.where(before >= 0, slot[leaves].gather(1, before.clamp(min=0)), -1)
     return Pass(tree.ids[leaves].gather(1, position).clamp(min=0), position, path)
 
-def plan_of(tree: Prefixes,
-    leaf: Tensor,    # (action tokens,) the leaf on which each stands
+def plan_of(tree: Prefixes, leaf: Tensor,  # (action tokens,) the leaf on which each stands
     column: Tensor,  # (action tokens,) and where, from 1
-    work: Work,
-)->Plan:
+    work: Work)->Plan:
     "What to compute in which order, and where to find what."
     cost, parent, start, levels = arranged(tree, work)
     slot = slots(tree, parent, start, levels, work)
@@ -217,7 +209,7 @@ def plan_of(tree: Prefixes,
     return Plan(made, before, order.argsort()[choice], cost + work.head*len(before), computed, tree.held)
 
 def recording(config,  # of the model
-)->tuple:  # a cache; what a model gave to it, {layer: (keys, values)}; how to put in what is not recorded
+)->tuple:              # a cache; what a model gave to it, {layer: (keys, values)}; how to put in what is not recorded
     "A cache that remembers what is new."
     from transformers import DynamicCache
     cache, new = DynamicCache(config=config), {}
@@ -229,7 +221,7 @@ def recording(config,  # of the model
     return cache, new, put
 
 def listed(x: Tensor,  # (segments, heads, width, size) keys or values
-)->Tensor:  # (slots, heads, size)
+)->Tensor:             # (slots, heads, size)
     "Keys or values in the order of their slots."
     return x.transpose(1, 2).flatten(0, 1)
 
@@ -239,12 +231,12 @@ def looked_up(x: Tensor,  # (slots, heads, size)
     "The keys or values of some paths."
     return embedding(path, x.flatten(1)).unflatten(2, x.shape[1:]).transpose(1, 2)
 
-def one_pass(config,  # of the model
-    run: Pass,    # on the model's device
-    table: dict,  # layer -> (keys, values) of all slots of the levels before
-    read,         # arguments of a model's forward -> (segments, width, ...) what is wanted of it
-    kept: bool,   # a later level may read keys and values of this pass
-)->tuple[Tensor, dict]: # what `read` gave; layer -> (keys, values) of the slots of this pass
+def one_pass(config,     # of the model
+    run: Pass,           # on the model's device
+    table: dict,         # layer -> (keys, values) of all slots of the levels before
+    read,                # arguments of a model's forward -> (segments, width, ...) what is wanted of it
+    kept: bool,          # a later level may read keys and values of this pass
+)->tuple[Tensor, dict]:  # what `read` gave; layer -> (keys, values) of the slots of this pass
     "Compute the segments of a pass."
     reach = run.path.shape[1]
     if not reach and not kept: return read(input_ids=run.ids, use_cache=False), {}
@@ -255,9 +247,7 @@ def one_pass(config,  # of the model
     out = read(input_ids=run.ids, past_key_values=cache, attention_mask=mask, position_ids=run.position, use_cache=True)
     return out, {layer: tuple(map(listed, both)) for layer, both in new.items()}
 
-def at_choices(policy,  # agentlab.policy.Policy
-    plan: Plan,
-    read,   # as in `one_pass`
+def at_choices(policy, plan: Plan, read,  # as in `one_pass`
 )->Tensor:  # (choices, ...)
     "What `read` gives at every slot after which an action token was chosen."
     table, found, offset, before = {}, [], 0, plan.before.to(policy.device)
@@ -277,14 +267,11 @@ def at_choices(policy,  # agentlab.policy.Policy
 class Part(Batch):
     "Some rows of a batch, with a plan for their log-probabilities."
     def __init__(self, batch: Batch,  # these rows alone
-        plan: Plan,
-    ):
+        plan: Plan):
         super().__init__(batch.episodes, batch.rows, batch.turns, batch.tokens, batch.labels)
         self.plan = plan
 
-def tree_logps(policy,  # agentlab.policy.Policy
-    part: Part,
-    temperature: float = 1.,
+def tree_logps(policy, part: Part, temperature: float = 1.,
 )->tuple[Tensor, Tensor]:  # (action tokens,) log-probability; (action tokens,) entropy in nats
     "What `Policy.forward` gives, with its gradients."
     plan, head = part.plan, policy._head
@@ -295,20 +282,16 @@ def tree_logps(policy,  # agentlab.policy.Policy
     entropy = -(logp.exp()*logp).sum(-1)
     return logp[choice, part.action('id').to(logits.device)], entropy[choice]
 
-def tree_hidden(policy,  # agentlab.policy.Policy
-    part: Part,
-)->Tensor:  # (action tokens, width)
+def tree_hidden(policy, part: Part)->Tensor:  # (action tokens, width)
     "What `Policy.action_hidden` gives."
     head = policy._head
     if head is None: read = lambda **kw: policy.model(output_hidden_states=True, **kw).hidden_states[-1]
     else: read = lambda **kw: head[0](**kw).last_hidden_state
     return at_choices(policy, part.plan, read)[part.plan.choice.to(policy.device)]
 
-def piece(tree: Prefixes,
-    first: int, last: int,  # its leaves, the last one not included
-    place: Tensor,          # (action tokens, 2) row and column of each
-    work: Work,
-)->tuple[Tensor, Plan]:     # the rows that belong to these leaves; how to compute them
+def piece(tree: Prefixes, first: int, last: int,  # its leaves, the last one not included
+    place: Tensor,  # (action tokens, 2) row and column of each
+    work: Work)->tuple[Tensor, Plan]:  # the rows that belong to these leaves; how to compute them
     "A part of the tree by itself."
     rows, width = (tree.leaf >= first) & (tree.leaf < last), int(tree.lengths[first:last].max())
     shared = torch.cat([tree.shared[:1]*0, tree.shared[first + 1:last]])
@@ -316,11 +299,9 @@ def piece(tree: Prefixes,
     row, column = place[rows[place[:, 0]]].unbind(1)
     return rows.nonzero()[:, 0], plan_of(some, tree.leaf[row] - first, column, work)
 
-def in_pieces(tree: Prefixes,
-    place: Tensor,  # (action tokens, 2) row and column of each
-    budget: int,    # tokens that are computed at once, padding included
-    work: Work,
-)->list[tuple]:     # (rows, plan) of each
+def in_pieces(tree: Prefixes, place: Tensor,  # (action tokens, 2) row and column of each
+    budget: int,  # tokens that are computed at once, padding included
+    work: Work)->list[tuple]:  # (rows, plan) of each
     "The tree in parts that fit into the budget; a longer row goes alone."
     found, total, bounds = [], 0, [0]
     for i, (length, shared) in enumerate(zip(tree.lengths.tolist(), tree.shared.tolist())):
@@ -340,17 +321,14 @@ def in_pieces(tree: Prefixes,
 def flat_cost(lengths: Tensor,  # (rows,) tokens
     choices: int,  # action tokens
     budget: int,   # tokens of a micro-batch
-    work: Work,
-)->float:
+    work: Work)->float:
     "What the rows cost in tokens when each is computed whole."
     widths = [(len(some), int(lengths[some].max())) for some in micro_batches(lengths, budget)]
     return sum(n*w*(1 + work.score*w) + work.forward for n, w in widths) + work.head*choices
 
-def plans(batch: Batch,
-    rows: Tensor,       # row numbers
-    budget: int,        # tokens that are computed at once
-    work: Work,
-)->tuple[list, float]:  # (row numbers, plan) of every part; what the same rows cost flat, in tokens
+def plans(batch: Batch, rows: Tensor,  # row numbers
+    budget: int,  # tokens that are computed at once
+    work: Work)->tuple[list, float]:  # (row numbers, plan) of every part; what the same rows cost flat, in tokens
     "Some rows of a batch on the tree of their prefixes. A function of the batch: the same everywhere, at any time."
     lean = Table(**{name: batch.tokens[name].cpu() for name in ('row', 'turn', 'id', 'position')})
     part = take_rows(batch.replace(tokens=lean), rows.cpu())[0]
@@ -364,7 +342,7 @@ def plans(batch: Batch,
 LIMIT = {torch.float32: 1e-4, torch.float64: 1e-4}  # nats
 
 def three_rows(reach: int,  # tokens that the first two rows share, at least 4
-    words: int,  # size of the vocabulary
+    words: int,             # size of the vocabulary
 )->list[list]:
     "Rows that branch early and late."
     stem = [(7*i + 3) % words for i in range(reach + 6)]
@@ -377,10 +355,8 @@ def as_actions(rows: list,  # of lists of ids
     turns = [Turn(0, context_ids=r[:1], ids=r[1:], logps=[0.]*(len(r) - 1), entropies=[0.]*(len(r) - 1)) for r in rows]
     return Batch.from_episodes([Episode([turn]) for turn in turns])
 
-def differs(policy,  # agentlab.policy.Policy
-    rows: list,  # as in `three_rows`
-    reach: int,
-)->str:          # '' where they agree
+def differs(policy, rows: list,  # as in `three_rows`
+    reach: int)->str:  # '' where they agree
     "Whether log-probabilities on the tree are those of whole rows."
     batch = as_actions(rows)
     (_, plan), = plans(batch, action_rows(batch), 2**31, Work(0., 2., 0.))[0]
@@ -396,9 +372,8 @@ def differs(policy,  # agentlab.policy.Policy
     return f'log-probabilities on the tree are up to {apart.max():.2g} nats from those of whole rows' if wrong else ''
 
 @torch.no_grad()
-def mistake(policy,  # agentlab.policy.Policy
-    reach: int,  # tokens that rows share
-)->str:          # '' where there is none
+def mistake(policy, reach: int,  # tokens that rows share
+)->str:  # '' where there is none
     "What is wrong with the tree of this model."
     config = policy.model.config
     try:
@@ -409,7 +384,7 @@ def mistake(policy,  # agentlab.policy.Policy
         return f'{type(e).__name__}: {e}'
 
 def trusted(policy,  # agentlab.policy.Policy; it remembers the answer
-    longest: int,  # tokens of the longest row
+    longest: int,    # tokens of the longest row
 )->bool:
     "Whether the tree gives this model's log-probabilities. Asked once, and where it does not, said once."
     config = policy.model.config.get_text_config()
@@ -422,11 +397,9 @@ def trusted(policy,  # agentlab.policy.Policy; it remembers the answer
         if found: warnings.warn(f'{who}: every row is computed whole, not on the tree of prefixes: {found}')
     return not known[reach, policy.precision]
 
-def on_tree(policy,  # agentlab.policy.Policy
-    batch: Batch,
-    rows: Tensor,  # row numbers
-    budget: int,   # tokens that are computed at once
-)->list|None:      # (row numbers, plan) of every part; None: flat
+def on_tree(policy, batch: Batch, rows: Tensor,  # row numbers
+    budget: int,  # tokens that are computed at once
+)->list|None:     # (row numbers, plan) of every part; None: flat
     "Whether, and how, some rows are computed on the tree."
     if policy.tree is False or (policy.tree is None and policy.model.num_parameters() < 10**7): return None
     again = any(getattr(layer, 'gradient_checkpointing', False) for layer in policy.model.modules())
@@ -439,11 +412,9 @@ def on_tree(policy,  # agentlab.policy.Policy
     if policy.tree is None and sum(plan.cost for _, plan in found) > .95*flat: return None
     return found if trusted(policy, int(columns.max())) else None
 
-def tree_parts(policy,         # agentlab.policy.Policy
-    batch: Batch,
-    rows: Tensor|None = None,  # rows to take; None: all that hold an action token
-    budget: int = 4096,        # tokens that are computed at once, padding included
-):                             # yields (batch of some rows, index of its action tokens in batch.actions)
+def tree_parts(policy, batch: Batch, rows: Tensor|None = None,  # rows to take; None: all that hold an action token
+    budget: int = 4096,  # tokens that are computed at once, padding included
+):  # yields (batch of some rows, index of its action tokens in batch.actions)
     "A batch in parts as `policy.forward` takes them: with plans where the tree is used, else as `parts` cuts them."
     rows = action_rows(batch) if rows is None else rows
     found = on_tree(policy, batch, rows, budget)
@@ -453,7 +424,7 @@ def tree_parts(policy,         # agentlab.policy.Policy
         yield Part(part, plan), which
 
 def tally(part: Batch,  # as `tree_parts` yields them
-)->dict:  # computed: tokens that the model reads, padding included; held: tokens of the rows
+)->dict:                # computed: tokens that the model reads, padding included; held: tokens of the rows
     "Tokens computed against tokens held."
     if isinstance(part, Part): return dict(computed=part.plan.computed, held=part.plan.held)
     lengths = part.tokens.row.unique_consecutive(return_counts=True)[1]

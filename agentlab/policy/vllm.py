@@ -34,16 +34,16 @@ class Ask:
     temperature: float = 1.
     top_p: float = 1.
     stop: tuple[int, ...] = ()  # the only ids that end the row
-    seed: int = 0               # in [0, 2**63)
-    top: int = 20               # log-probabilities wanted beside that of the token drawn
+    seed: int = 0  # in [0, 2**63)
+    top: int = 20  # log-probabilities wanted beside that of the token drawn
 
 @dataclass(frozen=True)
 class Said:
     "What an engine answered to an `Ask`."
     ids: list[int]
-    logps: list[float]        # of the tokens drawn, as the engine reports them
-    tops: list[list[float]]   # of the likeliest tokens, for each token drawn
-    finish: str               # 'stop' or 'length'
+    logps: list[float]  # of the tokens drawn, as the engine reports them
+    tops: list[list[float]]  # of the likeliest tokens, for each token drawn
+    finish: str         # 'stop' or 'length'
     likely: list|None = None  # which tokens those are; None: the engine does not say
 
 class NoAnswer(NotNow):
@@ -74,10 +74,8 @@ class Lasting:
 
 class Adapter(Lasting):
     "A LoRA adapter in a folder of its own."
-    def __init__(self,
-        name: str,  # of the folder: a hash of the weights, and what no other folder has
-        path: Path
-    ):
+    def __init__(self, name: str,  # of the folder: a hash of the weights, and what no other folder has
+        path: Path):
         super().__init__(path)
         self.name = name
     def __repr__(self): return f'Adapter({self.name!r})'
@@ -112,9 +110,9 @@ def adapter_weights(model, name: str)->dict[str, Tensor]:
     return {key: found[key].detach().cpu().contiguous() for key in sorted(found)}
 
 def write_adapter(policy,  # agentlab.policy.Policy whose model has a LoRA adapter
-    name: str,     # of the adapter in the model
-    folder: Path,  # where adapters are written; the engine must be able to read it
-    known: dict,   # adapters by policy and hash: one that is there is not written again
+    name: str,             # of the adapter in the model
+    folder: Path,          # where adapters are written; the engine must be able to read it
+    known: dict,           # adapters by policy and hash: one that is there is not written again
 )->Adapter:
     "The adapter of a policy as a folder in peft's layout, which appears whole or not at all."
     weights, config = adapter_weights(policy.model,
@@ -152,9 +150,8 @@ class Shelf:
         "The engine has lost it."
         with self.lock: self.held.pop(getattr(adapter, 'name', None), None)
 
-def request_body(ask: Ask,
-    model: str,  # name of the base or of the adapter
-)->dict:         # of POST /v1/completions
+def request_body(ask: Ask, model: str,  # name of the base or of the adapter
+)->dict:  # of POST /v1/completions
     "One row as vLLM's server wants it: token ids in and out, nothing left to the defaults of the model."
     greedy = ask.temperature == 0
     return dict(model=model, prompt=ask.context, max_tokens=ask.max_tokens, temperature=ask.temperature,
@@ -290,14 +287,14 @@ class VLLMServer(_Rows):
     "A vLLM server over HTTP (vLLM 0.10.2 or later, with LoRA switched on)."
     def __init__(self, url: str,  # such as 'http://127.0.0.1:8000'
         model: str|None = None,   # name under which it serves the base; None: the first one that it names
-        key_name: str = 'VLLM_API_KEY', # environment variable that holds its key; unset: none is sent
+        key_name: str = 'VLLM_API_KEY',  # environment variable that holds its key; unset: none is sent
         timeout: float = 600.,    # seconds for one row
         tries: int = 8,           # of every request
         # seconds before the second try, doubled before each one after it; at most; for all tries of a request; share of
         # a pause that chance may take away: see agentlab.patience
         wait: float = 1., longest: float = 60., total: float = 1800., jitter: float = .5,
-        workers: int = 256,       # rows under way at a time
-        keep: int = 2,            # adapters that the server holds for us; --max-cpu-loras must not be less
+        workers: int = 256,  # rows under way at a time
+        keep: int = 2,       # adapters that the server holds for us; --max-cpu-loras must not be less
         sleep = time.sleep,
     ):
         parts = urlsplit(url)
@@ -366,8 +363,7 @@ class VLLMServer(_Rows):
 class VLLMEngine:
     "A vLLM engine in this process."
     def __init__(self, llm,  # vllm.LLM, made with enable_lora=True and logprobs_mode='processed_logprobs'
-        keep: int = 2,  # adapters that it holds; its max_cpu_loras must not be less
-    ):
+        keep: int = 2):      # adapters that it holds; its max_cpu_loras must not be less
         self.llm, self.shelf, self.numbers = llm, Shelf(self._load, self._unload, keep), itertools.count(1)
         self.requests, self.starts = {}, 0
     def __repr__(self): return f'VLLMEngine({self.config().model!r})'
@@ -402,9 +398,9 @@ def _vllm(module: str):
                           'test-vllm` shows an environment without') from None
 
 def start_vllm(model: str,  # name or folder of the base
-    rank: int = 16,  # largest rank of an adapter
-    keep: int = 2,   # adapters that it holds
-    **options        # of vllm.LLM: gpu_memory_utilization, max_model_len, dtype, quantization, ...
+    rank: int = 16,         # largest rank of an adapter
+    keep: int = 2,          # adapters that it holds
+    **options               # of vllm.LLM: gpu_memory_utilization, max_model_len, dtype, quantization, ...
 )->VLLMEngine:
     "Start vLLM here with what the sampler needs: adapters, prefix caching, log-probabilities after the temperature."
     rank = next((r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank), rank)  # the ranks that vLLM knows
@@ -433,11 +429,10 @@ def read_output(output, ask: Ask)->Said:
 
 class VLLMSampler:
     "The call of `agentlab.policy.Sampler` on a vLLM server or a vLLM engine, which follows the adapter of a policy."
-    def __init__(self, engine,  # VLLMServer or VLLMEngine
+    def __init__(self, engine,   # VLLMServer or VLLMEngine
         folder = None,  # where adapters are written; the engine must be able to read it. None: a temporary folder
-        top: int = 20,  # likeliest tokens that are reported, for the entropy; --max-logprobs must not be less
-        tolerance: float = .5,  # nats: largest mean distance between the log-probabilities of engine and policy
-    ):
+        top: int = 20,           # likeliest tokens that are reported, for the entropy; --max-logprobs must not be less
+        tolerance: float = .5):  # nats: largest mean distance between the log-probabilities of engine and policy
         if top < 1:
             raise ValueError(f'top={top}: the entropy is estimated from the likeliest tokens; ask for 1 at least, '
                              f'better 20')
@@ -460,8 +455,7 @@ class VLLMSampler:
         self.max_context, self.vocabulary, self.stop = policy.max_context, vocabulary(policy), (policy.end_id,)
         return copy.copy(self)
     def sample(self, contexts: list[list[int]], max_tokens: int, temperature: float = 1., top_p: float = 1.,
-        stop: set[int]|None = None, seeds: int|list[int] = 0,
-    )->list[Completion]:
+        stop: set[int]|None = None, seeds: int|list[int] = 0)->list[Completion]:
         "Continue every context (see `Sampler`); entropies are the least that the likeliest tokens allow."
         if self.max_context is None:
             raise RuntimeError('this VLLMSampler knows no policy yet. Give it to one, Policy(..., sampler=...), and '
@@ -506,7 +500,7 @@ def local_logps(policy, rows: list[tuple[list, list]], temperature: float)->Tens
     return torch.cat(found)
 
 def compare(sampler: VLLMSampler, policy,
-    tokens: int = 8, rows: int = 4, # sampled at temperature 1; at 2 one row
+    tokens: int = 8, rows: int = 4,  # sampled at temperature 1; at 2 one row
 # scaled: whether its log-probabilities are after the temperature; distance: mean of |engine - policy| at temperature 1,
 # nats
 )->dict:

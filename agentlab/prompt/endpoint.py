@@ -16,15 +16,14 @@ class EndpointError(RuntimeError):
 
 class Endpoint:
     "A language model behind an OpenAI-compatible server: messages -> text."
-    def __init__(self, url:str,         # up to /v1, such as 'http://localhost:8000/v1'
-        model:str,                      # the name under which the server knows it
+    def __init__(self, url:str,  # up to /v1, such as 'http://localhost:8000/v1'
+        model:str,               # the name under which the server knows it
         key_name:str='OPENAI_API_KEY',  # environment variable that holds the key; unset: no key is sent
-        timeout:float=60.,              # seconds for one request
-        attempts:int=4,                 # requests until one is answered; refusals are not asked again
-        patience:Patience=None,         # pauses and time of these requests; None: at most five minutes
-        budget=None,                    # agentlab.patience.Budget, which clients may share; None: without a limit
-        **options                       # of the request: temperature, max_tokens, ...
-    ):
+        timeout:float=60.,       # seconds for one request
+        attempts:int=4,          # requests until one is answered; refusals are not asked again
+        patience:Patience=None,  # pauses and time of these requests; None: at most five minutes
+        budget=None,             # agentlab.patience.Budget, which clients may share; None: without a limit
+        **options):              # of the request: temperature, max_tokens, ...
         parts = urlsplit(url)
         if parts.scheme not in ('http', 'https') or not parts.hostname:
             raise ValueError('url: give http://host:port/v1 or https://host/v1')
@@ -99,10 +98,10 @@ def without(text:str, key)->str:
 _fence = re.compile(r'^\s*```(?:json)?\s*(.*?)\s*```\s*$', re.DOTALL)
 
 def ask_json(model,  # an Endpoint, or any function (messages, schema) -> text
-    messages:list,  # of dict(role=, content=)
-    schema:dict,    # JSON schema of the answer, sent along
-    check           # parsed answer -> what the caller wants; raises ValueError or TypeError for what will not do
-):                  # what `check` returned
+    messages:list,   # of dict(role=, content=)
+    schema:dict,     # JSON schema of the answer, sent along
+    check            # parsed answer -> what the caller wants; raises ValueError or TypeError for what will not do
+):                   # what `check` returned
     "A checked JSON answer. Raises EndpointError."
     text = model(messages, schema)
     fenced = _fence.match(text)

@@ -24,9 +24,8 @@ metric('checked', 'episodes in which new instructions were checked; not among th
 
 class Inspo:
     "The memory of a run in which instructions evolve with the weights."
-    outside = True # a proposer may be an endpoint, which answers otherwise the next time: of several processes one asks
-    def __init__(self, policy, seed:int,  # given by the trainer
-        env,                       # the Instructed that is trained on; candidates are checked on it
+    outside = True  # a proposer may be an endpoint, which answers otherwise the next time: of several processes one asks
+    def __init__(self, policy, seed:int, env,  # the Instructed that is trained on; candidates are checked on it
         start:tuple=(Instruction(),),  # the first population
         propose:Callable=reflect,  # parents, plays, rng -> candidates
         admit:Callable=lenient,    # who may join
@@ -36,8 +35,7 @@ class Inspo:
         checks:int=16,             # episodes in which a candidate is checked
         recent:int=4,              # last updates of a generation whose plays are read
         max_tokens:int=8, max_turns:int=64,  # of the checks
-        **population               # n, tau, rho, patience of the Population
-    ):
+        **population):             # n, tau, rho, patience of the Population
         if every < 1 or checks < 1 or not 1 <= recent <= every:
             raise ValueError(f'every={every}, checks={checks}, recent={recent}: give numbers from 1, recent <= every')
         self.policy, self.seed, self.env, self.propose, self.admit, self.groups, self.every = (

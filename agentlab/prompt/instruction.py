@@ -52,7 +52,7 @@ class Instruction:
                          + ([self.text] if self.text else [])) or 'nothing'
 
 def check_facts(facts  # what the caller gave
-)->tuple:  # of (after, do)
+)->tuple:              # of (after, do)
     "Refuse what is no list of pairs of text."
     pairs = tuple(tuple(fact) for fact in facts)
     if not all(len(pair) == 2 and all(isinstance(part, str) and part.strip() for part in pair) for pair in pairs):
@@ -89,9 +89,8 @@ def view_lines(instruction:Instruction, turns:Turns,
     if s['legal'] and turns.legal: lines.append(legal.format(', '.join(turns.legal)))
     return lines
 
-def render(instruction:Instruction,
-    turns:Turns  # what there is to show
-)->str:          # what the agent reads, in few words
+def render(instruction:Instruction, turns:Turns  # what there is to show
+)->str:  # what the agent reads, in few words
     "The view of an instruction for a small model: markers and the environment's own words."
     lines = view_lines(instruction, turns, 'Rule: {} > {}', 'Goal: {}', 'Before: {} > {}', 'Legal: {}')
     style = instruction.slots['style']
@@ -99,9 +98,8 @@ def render(instruction:Instruction,
 
 said = dict(explore='Try what you have not tried yet.', commit='Do what has worked before.')
 
-def render_english(instruction:Instruction,
-    turns:Turns  # what there is to show
-)->str:          # what the agent reads, in sentences
+def render_english(instruction:Instruction, turns:Turns  # what there is to show
+)->str:  # what the agent reads, in sentences
     "The view of an instruction for a model that knows English."
     lines = view_lines(instruction, turns, 'Known from earlier games: after "{}" the right answer was "{}".',
                        'Your task: {}', 'Earlier you read: "{}" You answered: "{}".', 'You may answer: {}.')
@@ -114,7 +112,7 @@ class Instructed(Wrapper):
         # inner reset
         instruction=Instruction(),
         render:Callable=render,  # instruction, turns -> text
-        facts_read:bool=False  # True: only those facts are stated whose observation was read in this episode
+        facts_read:bool=False    # True: only those facts are stated whose observation was read in this episode
     ):
         super().__init__(env)
         self.default, self.render, self.facts_read = instruction, render, facts_read
@@ -207,15 +205,13 @@ def any_view(generator, env)->Instruction:
     "A random instruction of the grammar, without facts."
     return Instruction({name: generator.choice(values) for name, values in grammar.items()})
 
-def warm_views(policy,  # its weights are changed
-    env,                # an Instructed, usually with a function that draws instructions, such as `any_view`
-    steps:int=150,      # updates
-    episodes:int=32,    # games of an update
-    lr:float=8e-3,      # warms up over 20 updates, then falls along a cosine to a tenth
-    noise:float=.5,     # of the demonstrator
-    pool:int=2048,      # different games
-    seed:int=0
-):                      # the policy
+def warm_views(policy, env,  # an Instructed, usually with a function that draws instructions, such as `any_view`
+    steps:int=150,    # updates
+    episodes:int=32,  # games of an update
+    lr:float=8e-3,    # warms up over 20 updates, then falls along a cosine to a tenth
+    noise:float=.5,   # of the demonstrator
+    pool:int=2048,    # different games
+    seed:int=0):      # the policy
     "Supervised learning on demonstrations, every turn in a window of its own."
     demos = [one_window(e, policy.chat)
              for e in demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise)]

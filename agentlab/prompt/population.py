@@ -45,9 +45,9 @@ class _Weighted:
     def chances(self)->Tensor:
         "(members alive,) probability of each."
         return torch.softmax(self.weights()/self.tau, 0)
-    def draw(self, count:int,      # how many
+    def draw(self, count:int,  # how many
         generator:torch.Generator  # seeded by the caller
-    )->list:                       # numbers of members
+    )->list:  # numbers of members
         "Members drawn by their weights."
         alive = self.alive
         return [alive[i] for i in torch.multinomial(self.chances(), count, True, generator=generator).tolist()]
@@ -62,9 +62,9 @@ class _Weighted:
         self.trace += [[step, i, self.members[i].w] for i in self.alive]
 
 def lenient(scores:Tensor,  # (candidates,) mean reward of each when it was checked
-    weights:Tensor,  # (members alive,)
-    room:int         # places that are free
-)->list:             # (candidate, its weight), best first
+    weights:Tensor,         # (members alive,)
+    room:int                # places that are free
+)->list:                    # (candidate, its weight), best first
     "The best candidates fill the population, with at least the worst survivor's weight."
     order = torch.argsort(scores, descending=True, stable=True)[:max(room, 0)].tolist()
     return [(i, max(float(scores[i]), float(weights.min()))) for i in order]
@@ -108,12 +108,11 @@ class _Renewed(_Weighted):
 class Population(_Renewed):
     "Weighted instructions, numbered in the order of joining; those that left are kept for the family tree."
     def __init__(self, items:list,  # Instructions to begin with
-        w:list=None,    # their weights; default: 0
-        n:int=4,        # members after new ones were admitted
-        tau:float=.15,  # temperature of the draw
-        rho:float=.8,   # what an update keeps of the old weight
-        patience:int=2  # groups that a member is given before it can be sent away
-    ):
+        w:list=None,                # their weights; default: 0
+        n:int=4,                    # members after new ones were admitted
+        tau:float=.15,              # temperature of the draw
+        rho:float=.8,               # what an update keeps of the old weight
+        patience:int=2):            # groups that a member is given before it can be sent away
         if not items: raise ValueError('items=[]: give at least one instruction to begin with')
         if len(set(items)) < len(items): raise ValueError('items holds an instruction twice; give each once')
         if w is not None and len(w) != len(items):
@@ -151,7 +150,7 @@ class Population(_Renewed):
         "From a checkpoint."
         return self.read(bytes(tensors['population'].cpu().tolist()).decode())
 
-def family_tree(population:Population,    # with recorded weights
+def family_tree(population:Population,  # with recorded weights
     colors:tuple=('#0072B2', '#D55E00'),  # of a member that left; of one that is still there
     longest:int=42  # characters of a label; the whole text is shown on hover
 ):                  # plotly figure

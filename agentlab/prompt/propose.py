@@ -64,10 +64,9 @@ def batch_plays(batch:Batch,  # of `play_instructed`: a row per turn
             for n, (i, s, t, g) in enumerate(facts)]
 
 def mutate(parents:list,  # Instructions, the best one first
-    plays:list,  # not read
-    rng,         # random.Random
-    count:int=4  # candidates
-)->list:         # different Instructions, none of them a parent; fewer where the grammar is exhausted
+    plays:list, rng,      # random.Random
+    count:int=4           # candidates
+)->list:                  # different Instructions, none of them a parent; fewer where the grammar is exhausted
     "Random edits of one slot of a parent."
     found = {}
     for _ in range(50*count):
@@ -97,8 +96,7 @@ def aliased(plays:list,  # of one instruction
     found = {view: sorted(a for a, n in actions.items() if n >= twice) for view, actions in won.items()}
     return [(view, actions) for view, actions in found.items() if len(actions) > 1]
 
-def diagnose(parent:Instruction,
-    plays:list,  # recent ones; only those of the parent are read
+def diagnose(parent:Instruction, plays:list,  # recent ones; only those of the parent are read
     least:int=4  # plays without which nothing is said
 )->list:         # (edited Instruction, reason)
     "What the plays of an instruction ask for."
@@ -213,12 +211,12 @@ def messages_of(parents:list, plays:list, count:int, worst:int)->list:
                  content=json.dumps(dict(parents=[json.loads(p.json()) for p in parents], transcripts=shown)))]
 
 def ask_model(parents:list, plays:list, rng,  # as for `mutate`
-    model,                    # agentlab.prompt.endpoint.Endpoint, or any function (messages, schema) -> text
-    count:int=4,              # candidates
-    worst:int=6,              # plays that the model reads, lost ones first
-    longest:int=1000,         # characters of a text
+    model,             # agentlab.prompt.endpoint.Endpoint, or any function (messages, schema) -> text
+    count:int=4,       # candidates
+    worst:int=6,       # plays that the model reads, lost ones first
+    longest:int=1000,  # characters of a text
     on_failure:Callable=None  # called with the reason when the model gave nothing usable
-)->list:                      # Instructions
+)->list:               # Instructions
     "A language model reads the failures; what it does not deliver comes from the grammar."
     def check(answer):
         found = dict.fromkeys(i for i in map(read_or_none, answer['instructions']) if i and len(i.text or '') <= longest
@@ -237,11 +235,11 @@ def read_or_none(item):
     except (ValueError, TypeError): return None
 
 def with_gepa(score:Callable,  # Instruction, tasks -> number for each task, larger is better
-    tasks:list,                # questions to try candidates on
-    propose:Callable=mutate,   # makes the children
-    calls:int=60,              # tasks that may be played
-    count:int=4                # candidates
-)->Callable:                   # a proposer
+    tasks:list,    # questions to try candidates on
+    propose:Callable=mutate,  # makes the children
+    calls:int=60,  # tasks that may be played
+    count:int=4    # candidates
+)->Callable:       # a proposer
     "A proposer that runs GEPA from the best parent and returns the best instructions it found."
     return partial(_gepa_propose, score, tasks, propose, calls, count)
 

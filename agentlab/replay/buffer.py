@@ -80,16 +80,14 @@ def _linked(batch: Batch, spans: Tensor)->Batch:
                                 origin=_origins(batch.turns.origin + base[turn], old + base[turn], copy[turn])),
         tokens=k.with_(row=k.row + moved[0][token], turn=torch.where(k.turn < 0, -1, k.turn + moved[1][token])))
 
-def pick(batch:Batch,  # episodes
-    index:Tensor,  # (n,) whole numbers: which of them, in this order; repeated ones are repeated
-)->Batch:          # n episodes with their rows, turns and tokens; labels as they were
+def pick(batch:Batch, index:Tensor,  # (n,) whole numbers: which of them, in this order; repeated ones are repeated
+)->Batch:  # n episodes with their rows, turns and tokens; labels as they were
     """The episodes at `index`, in that order, as often as they stand there (`select` keeps the order and knows no
     repetition)."""
     return _assemble([batch], [_cuts(batch)], [index]).replace(labels=batch.labels)
 
-def alike(batch:Batch,  # episodes from a buffer
-    like:Batch,  # the batch they shall be joined with
-)->Batch:        # the episodes with exactly the columns of `like`, on its device
+def alike(batch:Batch, like:Batch,  # the batch they shall be joined with
+)->Batch:  # the episodes with exactly the columns of `like`, on its device
     """Columns that `like` lacks are dropped; missing ones are filled with NaN, -1 (whole numbers) or False.
     `tokens.old_logp` is never made up."""
     if 'old_logp' in like.tokens and 'old_logp' not in batch.tokens:
@@ -99,11 +97,10 @@ def alike(batch:Batch,  # episodes from a buffer
     batch = batch.to(like.episodes.group.device)
     return batch.replace(**{name: _fit(getattr(batch, name), vars(getattr(like, name))) for name in TABLES})
 
-def uniform(facts:Table,        # a row per stored episode
-    n:int,                      # how many
-    generator:torch.Generator,  # of the draw
-    step:int=0,                 # training step (not used)
-)->Tensor:                      # (n,) rows of `facts`
+def uniform(facts:Table,  # a row per stored episode
+    n:int, generator:torch.Generator,  # of the draw
+    step:int=0,           # training step (not used)
+)->Tensor:                # (n,) rows of `facts`
     "n different episodes, all equally likely."
     if n > len(facts):
         raise ValueError(f'n={n} different episodes of {len(facts)}: ask for fewer, or use prioritised(alpha=0), which '
@@ -111,19 +108,18 @@ def uniform(facts:Table,        # a row per stored episode
     return torch.randperm(len(facts), generator=generator)[:n]
 
 def success_first(facts:Table,  # a row per stored episode; reads `success`
-    n:int,                      # how many
-    generator:torch.Generator,  # of the draw
-    step:int=0,                 # training step (not used)
-)->Tensor:  # (n,) rows of `facts`: successes in random order, then, if they are too few, failures in random order
+    n:int, generator:torch.Generator,  # of the draw
+    step:int=0,  # training step (not used)
+)->Tensor:       # (n,) rows of `facts`: successes in random order, then, if they are too few, failures in random order
     "n different episodes: failures only when there are not enough successes."
     order = uniform(facts, len(facts), generator)
     if n > len(facts): raise ValueError(f'n={n} different episodes of {len(facts)}: ask for fewer')
     return order[torch.argsort((~facts.success[order]).long(), stable=True)][:n]
 
-def stratified(leaf:Tensor,     # (N,) non-negative weights
-    n:int,                      # number of draws
+def stratified(leaf:Tensor,  # (N,) non-negative weights
+    n:int,  # number of draws
     generator:torch.Generator,  # of the draws
-)->Tensor:                      # (n,) leaves, ascending; with repetition
+)->Tensor:  # (n,) leaves, ascending; with repetition
     "One draw from each of n equal slices of the total weight: what walking a sum tree finds, by one cumulative sum."
     upto = leaf.double().cumsum(0)
     u = (torch.arange(n, dtype=torch.float64) + torch.rand(n, dtype=torch.float64, generator=generator))*(upto[-1]/n)
@@ -333,7 +329,7 @@ class _Taking(_Adding):
 class _Drawing(_Taking):
     "Who is drawn, and what its priority becomes."
     def sample(self,
-        n:int,               # how many episodes
+        n:int,  # how many episodes
         # (facts, n, generator, step) -> rows of facts; where it has `weights`, they are put on the episodes
         how:Callable=uniform,
         *, generator:torch.Generator,  # of the draw
@@ -359,10 +355,8 @@ class _Drawing(_Taking):
         "Rows of `facts` that hold these numbers (`replay_number` of a sample); -1 for episodes that have gone."
         index = torch.as_tensor(number).cpu().long() - self.start
         return torch.where((index >= 0) & (index < len(self)), index, -1)
-    def update(self,
-        index:Tensor,     # (n,) rows of `facts`; -1 is passed over
-        priority:Tensor,  # (n,) any finite number, of which the absolute value counts; of a repeated row the last one
-    ):
+    def update(self, index:Tensor,  # (n,) rows of `facts`; -1 is passed over
+        priority:Tensor):  # (n,) any finite number, of which the absolute value counts; of a repeated row the last one
         "Set priorities. The largest ever set is what new episodes begin with."
         index = torch.as_tensor(index).cpu()
         value = _checked_priority(priority, len(index))
@@ -409,14 +403,12 @@ class _Content(_Drawing, Journal):
 class Buffer(_Content):
     """Whole episodes of the past, the oldest of which go first. In memory, or in a folder as Parquet files that are
     never changed."""
-    cache_bytes = 2**28  # of files that were read, kept in memory
-    def __init__(self,
-        folder=None,          # where the episodes are kept; what is there already is read. None: in memory
+    cache_bytes = 2**28       # of files that were read, kept in memory
+    def __init__(self, folder=None,  # where the episodes are kept; what is there already is read. None: in memory
         episodes:int=4096,    # at most so many episodes
         bytes:int=2**30,  # at most so many bytes of columns and labels in memory (files are compressed, and smaller)
         stale:int|None=None,  # episodes more than so many training steps old are not given out; None: no limit
-        write:bool=True,      # False: the folder is only read; what is added stays in memory
-    ):
+        write:bool=True):     # False: the folder is only read; what is added stays in memory
         for name, x in (('episodes', episodes), ('bytes', bytes)):
             if x < 1: raise ValueError(f'{name}={x}: give a number from 1')
         if stale is not None and stale < 0:
@@ -427,10 +419,8 @@ class Buffer(_Content):
         self.priority, self.max_priority = torch.zeros(0, dtype=torch.float64), 1.
         self._files, self._named, self._claimed, self._facts, self._cache = set(), [], False, None, OrderedDict()
         if folder is not None: self._read()
-    def open(self,
-        folder,           # where the episodes are kept from now on
-        write:bool=True,  # False: another process writes there
-    ):
+    def open(self, folder,  # where the episodes are kept from now on
+        write:bool=True):   # False: another process writes there
         """Move the buffer to a folder. What is there already is kept until `restore` names it, or the first `add`
         removes it."""
         for segment in self.segments: segment.batch = self._content(segment)[0]
@@ -449,9 +439,7 @@ class Buffer(_Content):
                     max_priority=tensor(self.max_priority, dtype=torch.float64),
                     priority=self.priority.clone(),
                     segments=tensor([s.first for s in self.segments], dtype=torch.int64)) | content
-    def restore(self,
-        tensors:dict[str, Tensor],  # what `tensors` gave
-    ):
+    def restore(self, tensors:dict[str, Tensor]):  # what `tensors` gave
         "Be the buffer that gave these tensors. What was added to the folder after that is dropped."
         version, start, end, latest = tensors['state'].tolist()
         if version != REPLAY_VERSION:

@@ -46,17 +46,17 @@ def over_target(logp:Tensor, batch:Batch)->Tensor:
     explore=0."""
     return logp.exp()/(batch.action('target_logp').to(logp).exp() + 1e-6)
 
-def rl_plus(logp:Tensor,    # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,            # tokens need old_logp, demonstrations included; episodes need source
-    advantage:Tensor,       # (action tokens,)
-    entropy:Tensor=None,    # not used; here so that all objectives are called alike
+def rl_plus(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
+    batch:Batch,          # tokens need old_logp, demonstrations included; episodes need source
+    advantage:Tensor,     # (action tokens,)
+    entropy:Tensor=None,  # not used; here so that all objectives are called alike
     low:float=None, high:float=None,  # clip of on-policy tokens, None: .2; the release's clip_upper_bound is 1+high
-    ratio:Callable=mixture, # logp, batch -> (action tokens,) ratio of demonstration tokens
-    explore:float=.5,       # power of 1-p in their advantage; 0: none
+    ratio:Callable=mixture,  # logp, batch -> (action tokens,) ratio of demonstration tokens
+    explore:float=.5,     # power of 1-p in their advantage; 0: none
     least:float=0., most:float=math.inf,  # their ratio is clamped to this range
-    certain:float=None,     # tokens of either kind that are likelier than this have loss 0
-    faithful:bool=False,    # True, as in the authors' script: on-policy tokens are not clipped
-)->Tensor:                  # (action tokens,) loss
+    certain:float=None,   # tokens of either kind that are likelier than this have loss 0
+    faithful:bool=False,  # True, as in the authors' script: on-policy tokens are not clipped
+)->Tensor:                # (action tokens,) loss
     """Clipped loss on-policy, multiple importance sampling with exploration on demonstrations (RL-PLUS, arXiv
     2508.00222)."""
     if faithful and (low, high) != (None, None):
@@ -76,13 +76,13 @@ def rl_plus(logp:Tensor,    # (action tokens,) log-probability under the policy 
 
 @estimator('outcome of the episode', "the agent's own episodes of the same task and seat", 'every token of the episode',
            'Dong et al., 2025, RL-PLUS, arXiv 2508.00222 (code read)', needs=('group', 'source'))
-def grpo_split(b:Batch,  # episodes and demonstrations; episodes need `source`
-    scale:str='std',     # 'std': divide by the deviation of the own episodes, where it is not 0; None: do not
-    ddof:int=1,          # 1: sample deviation; 0: population
-    eps:float=1e-6,      # added to the deviation
-    singleton:str='raw', # fewer than two own episodes: 'raw' keeps the outcome, 'zero' gives 0
-    rows:str='episode',  # who votes: 'episode' once each, or 'turn'
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+def grpo_split(b:Batch,   # episodes and demonstrations; episodes need `source`
+    scale:str='std',      # 'std': divide by the deviation of the own episodes, where it is not 0; None: do not
+    ddof:int=1,           # 1: sample deviation; 0: population
+    eps:float=1e-6,       # added to the deviation
+    singleton:str='raw',  # fewer than two own episodes: 'raw' keeps the outcome, 'zero' gives 0
+    rows:str='episode',   # who votes: 'episode' once each, or 'turn'
+)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
     """Outcome against the outcomes of those episodes of the same task and seat that are no demonstrations (RL-PLUS's
     split variant)."""
     _check_compare(scale, ddof, singleton)
@@ -95,8 +95,8 @@ def grpo_split(b:Batch,  # episodes and demonstrations; episodes need `source`
     return b.spread(torch.where(zero, 0, (outcome - mean)/torch.where(few, 1 + (eps if scale else 0), std)))
 
 def find_demonstrations(batch:Batch, demos:Batch,  # what was played; demonstrations
-    key:Callable=first_state,       # Batch -> (episodes,) integers, equal for equal tasks, -1: none
-    generator:torch.Generator=None, # draws one of several; None: the first
+    key:Callable=first_state,  # Batch -> (episodes,) integers, equal for equal tasks, -1: none
+    generator:torch.Generator=None,  # draws one of several; None: the first
 )->tuple[Tensor, Tensor]:  # episode of `batch` that leads each group and seat; its demonstration, -1 without one
     "A demonstration for every group and seat."
     e, device = batch.episodes, batch.episodes.group.device
@@ -109,12 +109,12 @@ def find_demonstrations(batch:Batch, demos:Batch,  # what was played; demonstrat
     return lead, torch.where(fits.any(1), (fits*luck.to(fits.device)).argmax(1), -1)
 
 def with_demonstration(batch:Batch, demos:Batch,  # what was played, raw; demonstrations
-    policy=None,  # agentlab.policy.Policy before the update, for old_logp and entropy of the demonstrations
-    key:Callable=first_state,        # see find_demonstrations
-    replace:bool=True,               # True: it takes the place of the group's last own episode
+    policy=None,           # agentlab.policy.Policy before the update, for old_logp and entropy of the demonstrations
+    key:Callable=first_state,  # see find_demonstrations
+    replace:bool=True,     # True: it takes the place of the group's last own episode
     generator:torch.Generator=None,  # draws one of several demonstrations; None: the first
-    temperature:float=1.,            # of the log-probabilities
-)->Batch:                            # the demonstrations stand at the end
+    temperature:float=1.,  # of the log-probabilities
+)->Batch:                  # the demonstrations stand at the end
     "The batch with a demonstration in every group (and seat) for which there is one."
     lead, which = find_demonstrations(batch, demos, key, generator)
     lead, which = lead[which >= 0], which[which >= 0]
@@ -139,8 +139,7 @@ class Demonstrations(Replay):
     "A recipe's `replay`: one demonstration joins every group before the update (RL-PLUS)."
     def __init__(self, policy, demos:Batch,  # agentlab.policy.Policy in training; demonstrations
         key:Callable=first_state, replace:bool=True, temperature:float=1.,  # see with_demonstration
-        seed:int=0,  # of the draws, together with the step
-    ):
+        seed:int=0):  # of the draws, together with the step
         self.policy, self.demos, self.seed, self.how = (policy, demos, seed,
                                                         dict(key=key, replace=replace, temperature=temperature))
     def join(self, batch:Batch, step:int)->Batch:

@@ -25,8 +25,8 @@ from ..settings import in_parts
 _signs = str.maketrans('<>[]', '‹›()')
 
 def clean(text:str,  # anything that somebody wrote
-    limit:int=200,  # characters kept; a longer text ends in '...'
-)->str:             # one line; it cannot hold a control token such as <|im_end|>, nor markup
+    limit:int=200,   # characters kept; a longer text ends in '...'
+)->str:              # one line; it cannot hold a control token such as <|im_end|>, nor markup
     "A text that is safe to put into a prompt or a page."
     if not isinstance(text, str): raise ValueError(f'text={text!r} is a {type(text).__name__}; give a str')
     if limit < 4: raise ValueError(f'limit={limit}: give at least 4 characters')
@@ -68,8 +68,7 @@ class Clusters:
     def __init__(self, limit:int=500,  # most clusters
         threshold:float=.85,      # likeness of two members
         signature:Callable=head,  # observation -> text that must be equal
-        faithful:bool=False,      # True: evicted clusters of a task stay in the index, as in the release
-    ):
+        faithful:bool=False):     # True: evicted clusters of a task stay in the index, as in the release
         if limit < 1: raise ValueError(f'limit={limit}: keep at least 1 cluster')
         if not 0 <= threshold <= 1: raise ValueError(f'threshold={threshold}: give a likeness from 0 to 1')
         self.limit, self.threshold, self.signature, self.faithful = limit, threshold, signature, faithful
@@ -182,7 +181,7 @@ class _Retrieving(_Admitting):
     "What is shown."
     def retrieve(self, observation:str, task:str|None=None,  # what the agent reads now
         golden:int=2, warning:int=1,  # most tips of each zone
-    )->tuple:                         # (golden tips, warnings), the best first
+    )->tuple:  # (golden tips, warnings), the best first
         "Tips for this observation; the library counts what it gave."
         if not self.ready: return [], []
         if self.faithful: shown = self.nailed(observation, task, golden, warning)
@@ -300,10 +299,9 @@ class Library(_Kept):
     "Tips by zone and level, and the places they belong to. Bounded; the whole of it is plain JSON."
     def __init__(self, golden:int=100, warning:int=50,  # most tips of a level
         clusters:int=500, threshold:float=.85,  # see `Clusters`
-        signature:Callable=head,                # see `Clusters`
-        warm_up:int=5, least:int=10,            # shows nothing before this training step, nor with fewer tips
-        faithful:bool=False,                    # True: the quirks of the release, each named where it is shown
-    ):
+        signature:Callable=head,  # see `Clusters`
+        warm_up:int=5, least:int=10,  # shows nothing before this training step, nor with fewer tips
+        faithful:bool=False):     # True: the quirks of the release, each named where it is shown
         if min(golden, warning) < 1:
             raise ValueError(f'golden={golden}, warning={warning}: a level needs room for at least 1 tip')
         self.room, self.warm_up, self.least, self.faithful = (dict(golden=golden, warning=warning), warm_up, least,
@@ -347,8 +345,8 @@ def fitting(lines:list, budget:int)->str:  # texts; characters in all, line ends
 
 def tip_text(golden:list, warning:list,  # `Experience`s
     budget:int=800, each:int=200,  # characters in all, and of one tip
-    faithful:bool=False,           # True: headings, and a cut at the budget wherever it falls
-)->str:                            # '' where there is nothing to say; never longer than `budget`
+    faithful:bool=False,  # True: headings, and a cut at the budget wherever it falls
+)->str:                   # '' where there is nothing to say; never longer than `budget`
     "Tips as lines of text."
     if budget < 4 or each < 4: raise ValueError(f'budget={budget}, each={each}: give at least 4 characters')
     if faithful:
@@ -361,12 +359,10 @@ def tip_text(golden:list, warning:list,  # `Experience`s
 
 class Experienced(Wrapper):
     "Shows the tips of a library before every observation; `columns['tips']` counts those that stood before an action."
-    def __init__(self, env,            # the inner environment
-        library:Library,               # shared by all clones; it is read here and grows elsewhere
-        task:str|None=None,            # kind of task, for tips of this kind
-        golden:int=2, warning:int=1,   # most tips of each zone
-        budget:int=800, each:int=200,  # characters, as in `tip_text`
-    ):
+    def __init__(self, env, library:Library,  # shared by all clones; it is read here and grows elsewhere
+        task:str|None=None,  # kind of task, for tips of this kind
+        golden:int=2, warning:int=1,  # most tips of each zone
+        budget:int=800, each:int=200):  # characters, as in `tip_text`
         super().__init__(env)
         self.library, self.task, self.most, self.size, self.shown = library, task, dict(
             golden=golden, warning=warning), dict(budget=budget, each=each), 0
@@ -446,8 +442,7 @@ def failings(episode:Episode)->list:  # a failure -> of `Found`
 class Tipped(Wrapper):
     "For demonstrations: a tip before most observations, in the words of `decision`, the same wherever a game returns."
     def __init__(self, env,  # with expert(), which a right tip names; a wrong one names a legal action at random
-        right:float=.8, shown:float=.7  # share of the tips that are right; of the observations that have one
-    ):
+        right:float=.8, shown:float=.7):  # share of the tips that are right; of the observations that have one
         super().__init__(env)
         if not all(0 <= x <= 1 for x in (right, shown)): raise ValueError(f'right={right}, shown={shown}: give shares')
         self.right, self.shown, self.seed = right, shown, 0

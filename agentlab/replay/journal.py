@@ -26,7 +26,7 @@ def file_of(first: int)->str:
 class Segment:
     """The episodes of one `add`: the columns of their table with the buffer's own, and the content where it is held
     in memory."""
-    first: int                # number of the first episode
+    first: int  # number of the first episode
     facts: Table
     batch: Batch|None = None  # None: it is in the file
     cuts: Tensor|None = None  # of the batch in memory

@@ -36,13 +36,12 @@ def all_together(b:Batch)->Tensor:
     "(episodes,) key: the whole batch is sorted together."
     return torch.zeros_like(b.episodes.group)
 
-def priority(b:Batch,           # episodes
-    length:Callable=n_turns,    # Batch -> (episodes,) how long
-    keep_correct:float=.5,      # share of the correct ones, the shortest first; rounded up
-    keep_incorrect:float=.5,    # share of the incorrect ones, the longest first; rounded up
-    correct:Callable=succeeded, # Batch -> (episodes,) bool
-    by:Callable=each_task,      # Batch -> (episodes,) key of those that are sorted together
-)->Tensor:                      # (episodes,) bool; equally long ones in their order
+def priority(b:Batch, length:Callable=n_turns,  # Batch -> (episodes,) how long
+    keep_correct:float=.5,  # share of the correct ones, the shortest first; rounded up
+    keep_incorrect:float=.5,  # share of the incorrect ones, the longest first; rounded up
+    correct:Callable=succeeded,  # Batch -> (episodes,) bool
+    by:Callable=each_task,  # Batch -> (episodes,) key of those that are sorted together
+)->Tensor:                  # (episodes,) bool; equally long ones in their order
     "Which episodes are learned from at once: short correct and long incorrect ones (in the spirit of RoRecomp)."
     for name, x in (('keep_correct', keep_correct), ('keep_incorrect', keep_incorrect)):
         if not 0 <= x <= 1: raise ValueError(f'{name}={x}: it is a share of the episodes; give 0 to 1')
@@ -53,9 +52,8 @@ def priority(b:Batch,           # episodes
 
 @curation('mask', 'episode', 'long successes and short failures',
           'in the spirit of Li et al., 2025, RoRecomp, arXiv 2509.25958')
-def priority_only(b:Batch,  # episodes
-    **how                   # arguments of `priority`
-)->Batch:                   # tokens have `rest`: the weight of what waits, 0 elsewhere
+def priority_only(b:Batch, **how  # arguments of `priority`
+)->Batch:  # tokens have `rest`: the weight of what waits, 0 elsewhere
     "Mask all but the priority episodes; they still vote in their group."
     waits = ~priority(b, **how)[b.rows.episode[b.tokens.row]] & (b.tokens.turn >= 0)
     weight = torch.where(waits, 0, b.tokens.weight)
@@ -73,12 +71,11 @@ def rorecomp_recipe():
 class Recomposition(Replay):
     "Stores what `priority_only` set aside, and gives it back as compensation batches (in the spirit of RoRecomp)."
     def __init__(self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
-        comp_every:int|None=4,  # steps between compensation updates; None: never
-        n:int|None=None,        # episodes of one; None: as many as the priority batch has
-        least:int=1,            # episodes that must be there
+        comp_every:int|None=4,   # steps between compensation updates; None: never
+        n:int|None=None,         # episodes of one; None: as many as the priority batch has
+        least:int=1,             # episodes that must be there
         episodes:int=1024, stale:int|None=8,  # of the buffer: how many, and how many steps old
-        fields:dict|None=None,  # Recipe fields for the compensation update, such as dict(minibatches=1)
-    ):
+        fields:dict|None=None):  # Recipe fields for the compensation update, such as dict(minibatches=1)
         for name, x in (('comp_every', comp_every), ('n', n), ('least', least)):
             if x is not None and x < 1: raise ValueError(f'{name}={x}: give a whole number from 1')
         self.seed, self.comp_every, self.n, self.least, self.fields = seed, comp_every, n, least, fields or {}

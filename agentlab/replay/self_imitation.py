@@ -28,16 +28,14 @@ def group_levels(b:Batch,  # episodes
     return Table(mean=group_mean(outcome, by)[first], std=group_std(outcome, by, ddof)[first])
 
 def middle(x:Tensor,  # (n,) numbers; NaN counts as nothing
-)->float:  # NaN where there is none
+)->float:             # NaN where there is none
     "The median; between two middle numbers their mean."
     x = x[~x.isnan()].double().sort().values
     return float((x[(len(x) - 1)//2] + x[len(x)//2])/2) if len(x) else math.nan
 
-def recalibrated(b:Batch,   # past episodes
-    means:Tensor,           # (n,) group means that they are compared with
+def recalibrated(b:Batch, means:Tensor,  # (n,) group means that they are compared with
     stds:Tensor|None=None,  # (n,) deviations of those groups; None: no division
-    eps:float=1e-6,
-)->Tensor:                  # (action tokens,) float64; 0 for a NaN outcome and where no group mean is known
+    eps:float=1e-6)->Tensor:  # (action tokens,) float64; 0 for a NaN outcome and where no group mean is known
     "The outcome less the median of the group means, the same for every token of the episode."
     advantage = b.episodes.outcome.double() - middle(means)
     if stds is not None: advantage = advantage/(middle(stds) + eps)
@@ -49,11 +47,10 @@ def acted(b:Batch)->Tensor:  # episodes -> (turns,) bool
     "Turns whose action the environment did not refuse; all of them where nobody says."
     return ~b.turns.invalid if 'invalid' in b.turns else torch.ones_like(b.turns.episode, dtype=torch.bool)
 
-def worth_keeping(b:Batch,     # episodes
-    advantage:Tensor,          # (action tokens,) as it was learned from
+def worth_keeping(b:Batch, advantage:Tensor,  # (action tokens,) as it was learned from
     uses_tool:Callable=acted,  # Batch -> (turns,) bool: True where the turn is a tool call
-    or_zero:bool=False,        # True: a mean advantage of 0 is enough, as in the release for ALFWorld and WebShop
-)->Tensor:                     # (episodes,) bool
+    or_zero:bool=False,  # True: a mean advantage of 0 is enough, as in the release for ALFWorld and WebShop
+)->Tensor:               # (episodes,) bool
     "Episodes with a positive mean advantage and at least one tool call."
     _checked(b, advantage)
     total = torch.zeros(len(b), dtype=torch.float64, device=advantage.device).index_add(
@@ -87,23 +84,21 @@ metric('sil_trained', 'episodes of the self-imitation update', 'counted', 'episo
 class SelfImitation(Replay):
     """Keep one's own good episodes; when enough of them are above what groups earn today, learn from them once more
     (SPEAR)."""
-    def __init__(self,
-        policy, seed,                   # policy: not used; seed of the draws
-        size:int=32,                    # most episodes of one update (released: 2048)
-        trigger:float=1.5,              # an update when more than trigger*size stored episodes are above the baseline
-        tolerate:int=5,                 # steps for which episodes are kept, counted back from the newest stored ones
-        baselines:int=10240,            # group means that are remembered
-        scaled:bool=False,              # True: divide by the median deviation
-        reuse:float=None,               # above 0, at most 1: the stored advantage times this, nothing recalibrated
-        uses_tool:Callable=acted,       # Batch -> (turns,) bool, see `worth_keeping`
-        subset:Callable=power_of_two,   # (count, size) -> how many of them
-        weight:Callable=warm_up,        # step -> weight of the loss, from 0
-        least:int=1,                    # fewer episodes: no update
-        or_zero:bool=False, ddof:int=1, # as in `worth_keeping` and `group_levels`
-        fields:dict=None,               # of the recipe, for these updates; None: no KL
-        episodes:int=4096,              # stored at most
-        faithful:bool=False,            # True: as released, see the table above
-    ):
+    def __init__(self, policy, seed,  # policy: not used; seed of the draws
+        size:int=32,               # most episodes of one update (released: 2048)
+        trigger:float=1.5,         # an update when more than trigger*size stored episodes are above the baseline
+        tolerate:int=5,            # steps for which episodes are kept, counted back from the newest stored ones
+        baselines:int=10240,       # group means that are remembered
+        scaled:bool=False,         # True: divide by the median deviation
+        reuse:float=None,          # above 0, at most 1: the stored advantage times this, nothing recalibrated
+        uses_tool:Callable=acted,  # Batch -> (turns,) bool, see `worth_keeping`
+        subset:Callable=power_of_two,  # (count, size) -> how many of them
+        weight:Callable=warm_up,   # step -> weight of the loss, from 0
+        least:int=1,               # fewer episodes: no update
+        or_zero:bool=False, ddof:int=1,  # as in `worth_keeping` and `group_levels`
+        fields:dict=None,          # of the recipe, for these updates; None: no KL
+        episodes:int=4096,         # stored at most
+        faithful:bool=False):      # True: as released, see the table above
         _check(size, trigger, tolerate, scaled, reuse)
         self.seed, self.size, self.trigger, self.baselines, self.scaled, self.reuse = (seed, size, trigger, baselines,
                                                                                        scaled, reuse)

@@ -16,11 +16,8 @@ from ..episodes import Batch, Episode, Turn, check_flat, derive, need
 from ..groups import cumcount, group_max, same
 from .buffer import Buffer, Replay, uniform
 
-def imitation(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,            # not used; here so that all objectives are called alike
-    advantage:Tensor,       # (action tokens,) weight of the token, from 0
-    entropy:Tensor=None,    # not used
-)->Tensor:                  # (action tokens,) loss
+def imitation(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`
+)->Tensor:  # (action tokens,) loss
     "Weighted negative log-likelihood; for tokens that this policy did not say."
     check_flat(logp=logp, advantage=advantage)
     if len(logp) != len(advantage):
@@ -47,8 +44,7 @@ def unlike_winners(b:Batch,  # episodes; turns need state and action
     place, won = same(b.of_turn('group', 'seat'), b.turns.state), b.of_turn('success').double()
     return (group_max(won, place) > 0) & (group_max(won, same(place, b.turns.action)) == 0)
 
-def first_errors(b:Batch,           # episodes
-    judge:Callable=unlike_winners,  # Batch -> (turns,) bool, true where the action was bad
+def first_errors(b:Batch, judge:Callable=unlike_winners,  # Batch -> (turns,) bool, true where the action was bad
 )->Tensor:  # (episodes,) place of the first bad turn; -1: none
     "Where each episode first went wrong."
     place = torch.where(judge(b), cumcount(b.turns.episode).double(), math.inf)
@@ -88,8 +84,7 @@ def _common(b, bad)->Tensor:
 
 def spliced(bad:Episode, k:int,  # the episode that went wrong, and the place of its first error
     good:Episode, j:int,  # the better episode, and the place from which it goes on
-    chat,                 # agentlab.policy.Chat
-    revision:str=None,    # what the agent says when it has seen the error; None: nothing
+    chat, revision:str=None,  # what the agent says when it has seen the error; None: nothing
     reply:str=None,       # what it reads then; None: what the good episode read at `j`
 )->Episode:               # columns['trained'] of its turns: 0 up to the error, then 1
     "The bad episode up to its error, a revision, and the rest of the good one."
@@ -109,8 +104,7 @@ def spliced(bad:Episode, k:int,  # the episode that went wrong, and the place of
     return replace(good, turns=turns, source='spliced', columns=dict(good.columns))
 
 def agent_r(episodes:list[Episode],  # groups of episodes, as `play` gives them, of one context window each
-    chat,                 # agentlab.policy.Chat
-    judge:Callable=unlike_winners,  # Batch -> (turns,) bool: which actions were bad
+    chat, judge:Callable=unlike_winners,  # Batch -> (turns,) bool: which actions were bad
     alpha:float=.5, beta:float=0.,  # the good outcome is above alpha, and more than beta above the bad one
     revisions:tuple=(),   # sentences, one of which the agent says after its error; empty: it says nothing
     faithful:bool=False,  # True, as released: enter the good episode where the two part, and read 'ok.'
@@ -132,9 +126,9 @@ def agent_r(episodes:list[Episode],  # groups of episodes, as `play` gives them,
             for (bad, k, good, j), said in zip(found, words)]
     return [replace(e, game=games + i) for i, e in enumerate(made)]
 
-def purified(b:Batch,   # episodes of `with_rollback`: turns have spliced and invalid
-    repaired:bool=True, # True: only episodes in which something was taken back
-)->Tensor:              # (episodes,) bool
+def purified(b:Batch,  # episodes of `with_rollback`: turns have spliced and invalid
+    repaired:bool=True,  # True: only episodes in which something was taken back
+)->Tensor:             # (episodes,) bool
     "Won, and without a refused call in the record."
     taken_back = (need(b.turns, 'spliced', 'purified looks for repaired turns',
                        'Play with agentlab.rollout.with_rollback, or give repaired=False.') > 0 if repaired

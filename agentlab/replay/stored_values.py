@@ -25,23 +25,23 @@ from ..settings import in_parts
 
 class Stored:
     "A recipe's `rollout` that plays nothing: it hands out stored games, group by group."
-    def __init__(self, games:list):     # Episodes, as `play` gives them; those of one group are of one task
+    def __init__(self, games:list):  # Episodes, as `play` gives them; those of one group are of one task
         if not games: raise ValueError('games=[]: there is nothing to hand out. Give the episodes of `play`.')
-        self._games, self._groups = games, {}       # a run folder does not keep what begins with _
+        self._games, self._groups = games, {}  # a run folder does not keep what begins with _
         for e in games: self._groups.setdefault(e.group, {}).setdefault(e.game, []).append(e)
     def __repr__(self): return f'Stored({len(self._games)} games of {len(self._groups)} tasks)'
     def batch(self)->Batch:
         "All games."
         return Batch.from_episodes(self._games)
     def __call__(self, policy, env, seeds:list, group_size:int=1, groups:list=None, *, seed:int=0, step:int=0, **how,
-    )->list:    # Episodes with the numbers of this step; what the policy would say plays no part
+    )->list:  # Episodes with the numbers of this step; what the policy would say plays no part
         "A stored task for every seed, and `group_size` of its games, drawn without repetition within a step."
         groups, there = groups or range(len(seeds)), [g for g in self._groups.values() if len(g) >= group_size]
         if len(there) < len(groups):
             raise ValueError(f'group_size={group_size}: {len(there)} of {len(self._groups)} stored tasks have so many '
                              f'games, and {len(groups)} are asked for. Lower group_size or groups, or store more.')
         order, made = random.Random(seed).sample(there, len(there)), []
-        for number in groups:       # consecutive in a step, also where several processes share it
+        for number in groups:  # consecutive in a step, also where several processes share it
             games = order[number % len(order)]
             for i, game in enumerate(random.Random(derive(seed, number)).sample(sorted(games), group_size)):
                 made += [replace(e, group=number, game=number*group_size + i, step=step,
@@ -51,14 +51,14 @@ class Stored:
 @estimator('the larger Q of what could be said, minus the larger V of the state',
            'the other things that could be said there: only the best one is in the batch', 'every token of the turn',
            'Bai et al., 2025, Digi-Q, arXiv 2502.15760 (code read and run)', needs=('worth',))
-def digi_q(b:Batch,         # episodes of one turn; turns need `worth`, which `BestOfN` supplies
-    threshold:float=.05,    # of an advantage that is worth imitating: .05 and .1 in the paper
-)->Tensor:                  # (action tokens,) 1 or 0: the weight of `imitation`
+def digi_q(b:Batch,  # episodes of one turn; turns need `worth`, which `BestOfN` supplies
+    threshold:float=.05,  # of an advantage that is worth imitating: .05 and .1 in the paper
+)->Tensor:           # (action tokens,) 1 or 0: the weight of `imitation`
     "Imitate what is clearly better than the state (Digi-Q, Bai et al. 2025)."
     worth = need(b.turns, 'worth', 'digi_q imitates what is worth it', 'Give the recipe replay=partial(BestOfN, ...).')
     return b.spread((worth.clamp(0, 1) > threshold).to(worth))
 
-def best_of(b:Batch)->Tensor:   # episodes of one turn with `worth`; what can be said in a state is a group
+def best_of(b:Batch)->Tensor:  # episodes of one turn with `worth`; what can be said in a state is a group
     "(groups,) number of the worthiest of every group; of equal ones the first."
     worth = b.total(need(b.turns, 'worth', 'best_of compares what is worth more', 'Set it with batch.with_turns.'))
     return first_of(b, worth == group_max(worth, b.episodes.group))
@@ -67,15 +67,14 @@ def best_of(b:Batch)->Tensor:   # episodes of one turn with `worth`; what can be
 class BestOfN(Replay):
     """A recipe's `replay`: Q and V of stored games on features that stay as they are; then, in every state that is
     handed out, the best of N things to say."""
-    def __init__(self, policy, seed:int,    # whose features and candidates they are: a copy is kept
-        stored:Stored=None,         # all games, for the values
-        n:int=16,                   # what was said, and n-1 that the policy says
-        epochs:int=60, piece:int=512,       # passes over all games; turns of an optimiser step
-        gamma:float=.95, tau:float=.1, lr:float=1e-3, hidden:tuple=(64, 64), chunk:int=1,   # of `critic_step`
-        anew:bool=False,            # V learns of: False: what was said; True: what the policy says there
-        max_tokens:int=8, temperature:float=1., # of what the policy says
-        budget:int=8192,            # tokens of one forward pass
-    ):
+    def __init__(self, policy, seed:int,  # whose features and candidates they are: a copy is kept
+        stored:Stored=None,  # all games, for the values
+        n:int=16,            # what was said, and n-1 that the policy says
+        epochs:int=60, piece:int=512,  # passes over all games; turns of an optimiser step
+        gamma:float=.95, tau:float=.1, lr:float=1e-3, hidden:tuple=(64, 64), chunk:int=1,  # of `critic_step`
+        anew:bool=False,     # V learns of: False: what was said; True: what the policy says there
+        max_tokens:int=8, temperature:float=1.,  # of what the policy says
+        budget:int=8192):    # tokens of one forward pass
         if stored is None: raise ValueError('stored=None: give replay=partial(BestOfN, stored=Stored(games))')
         if n < 1: raise ValueError(f'n={n}: give a number from 1, which is what was said alone')
         self.policy, self.seed, self.stored, self.n, self.epochs, self.piece = (copy.deepcopy(policy), seed, stored, n,
@@ -103,7 +102,7 @@ class BestOfN(Replay):
         "Everything different that could be said in each turn's state, an episode each, what was said first."
         contexts, (_, first, end) = _contexts(b), _spoken(b)
         ids, logp = b.action('id').tolist(), b.action('sampler_logp').tolist()
-        seeds = [derive(self.seed, c, k) for c in contexts for k in range(1, self.n)]   # of the state: drawn once
+        seeds = [derive(self.seed, c, k) for c in contexts for k in range(1, self.n)]  # of the state: drawn once
         drawn = self.policy.sampler().sample([c for c in contexts for _ in range(1, self.n)], self.max_tokens,
                                              self.temperature, stop=(self.policy.end_id,), seeds=seeds)
         made = []

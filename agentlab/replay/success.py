@@ -19,25 +19,22 @@ from ..recipe import recipe
 from .buffer import Buffer, Replay, alike
 from ..rollout.plain import play
 
-def failed(b:Batch,  # episodes
-    flat:float=.05,  # population deviation of the outcomes must be below
-    low:float=.2,    # mean outcome must be below
-)->Tensor:           # (episodes,) bool, equal inside a group
+def failed(b:Batch, flat:float=.05,  # population deviation of the outcomes must be below
+    low:float=.2,  # mean outcome must be below
+)->Tensor:         # (episodes,) bool, equal inside a group
     "Groups in which everybody failed alike; a NaN outcome does not count, a group of NaN has not failed."
     outcome, by = b.episodes.outcome, same(b.episodes.group, b.episodes.seat)
     return (group_std(outcome, by, ddof=0) < flat) & (group_mean(outcome, by) < low)
 
-def first_of(b:Batch,  # episodes
-    where:Tensor,      # (episodes,) bool
-)->Tensor:             # (k,) numbers of episodes, in their order
+def first_of(b:Batch, where:Tensor,  # (episodes,) bool
+)->Tensor:  # (k,) numbers of episodes, in their order
     "The first episode of every group among the episodes where `where` is true."
     place, by = torch.arange(len(b), device=where.device), same(b.episodes.group, b.episodes.seat)
     return place[where & (group_min(torch.where(where, place.double(), torch.nan), by) == place)]
 
-def swap_in(b:Batch,  # episodes
-    past:Batch,       # k past episodes with the same columns (see `alike`)
-    where:Tensor,     # (k,) number of the episode in `b` that each of them replaces
-)->Batch:             # as many episodes as before; the past ones stand last
+def swap_in(b:Batch, past:Batch,  # k past episodes with the same columns (see `alike`)
+    where:Tensor,  # (k,) number of the episode in `b` that each of them replaces
+)->Batch:          # as many episodes as before; the past ones stand last
     "Replace episodes by past ones, which take over their group and game."
     where = torch.as_tensor(where, dtype=torch.int64, device=b.episodes.group.device)
     if len(where) != len(past) or len(where.unique()) != len(where):
@@ -104,10 +101,10 @@ def success_replay_recipe():
     return dict(credit=grpo, rollout=play_recurring, replay=partial(SuccessReplay, key=by_number),
                 objective_args=dict(low=.2, high=.3))
 
-def draw_same(have:Tensor,      # (stored,) keys
-    want:Tensor,                # (k,) keys
+def draw_same(have:Tensor,  # (stored,) keys
+    want:Tensor,            # (k,) keys
     generator:torch.Generator,  # seeded by the caller
-)->Tensor:                      # (k,) a uniformly drawn position in `have` with the same key; -1 where there is none
+)->Tensor:                  # (k,) a uniformly drawn position in `have` with the same key; -1 where there is none
     "For every wanted key one of the stored elements that have it."
     ordered, order = have.sort(stable=True)
     low, high = torch.searchsorted(ordered, want), torch.searchsorted(ordered, want, right=True)
@@ -120,13 +117,13 @@ metric('swapped', 'those of them that got a past success', 'counted', 'groups')
 class SuccessReplay(Replay):
     "Replace the first episode of a failed group by a stored success of the same task (GUI-agent ARPO)."
     def __init__(self,
-        policy, seed,       # agentlab.policy.Policy, asked only if `faithful`; integer
+        policy, seed,           # agentlab.policy.Policy, asked only if `faithful`; integer
         key:Callable=by_start,  # Batch -> (episodes,) int64: equal where two episodes have the same task, in every step
-        per_task:int=8,     # newest successes of a task that are given out
-        above:float=.1,     # an outcome above it is a success
+        per_task:int=8,         # newest successes of a task that are given out
+        above:float=.1,         # an outcome above it is a success
         flat:float=.05, low:float=.2,  # what is a failed group, see `failed`
-        stale:int=None,     # steps after which a success is no longer given out; None: never
-        episodes:int=4096,  # that are stored at most, of all tasks; the oldest go first
+        stale:int=None,         # steps after which a success is no longer given out; None: never
+        episodes:int=4096,      # that are stored at most, of all tasks; the oldest go first
         # True: as released, old log-probabilities of past episodes are recomputed by the policy as it is
         faithful:bool=False,
         temperature:float=1., budget:int=4096,  # of that forward pass, as in the recipe
@@ -168,12 +165,11 @@ class SuccessReplay(Replay):
                 if self.faithful else past)
 
 def success_pool(
-    facts:Table,  # a row per stored episode, the oldest first: task (integer key), step, outcome, used (bool)
-    generator:torch.Generator,  # seeded by the caller
-    size:int=8,                 # episodes of a task
-    versions:int=2,             # newest steps whose episodes are candidates
-    best:float=1.,              # tasks with this mean outcome and more are left alone
-)->Tensor:                      # rows of `facts`: `size` of every task that is taken
+    facts:Table,     # a row per stored episode, the oldest first: task (integer key), step, outcome, used (bool)
+    generator:torch.Generator, size:int=8,  # episodes of a task
+    versions:int=2,  # newest steps whose episodes are candidates
+    best:float=1.,   # tasks with this mean outcome and more are left alone
+)->Tensor:           # rows of `facts`: `size` of every task that is taken
     """What DART's trainer takes from its pool; a task that only failed gets its newest success. Outcomes are 0 to 1;
     NaN and -1 are faults."""
     outcome, task, place = facts.outcome, same(facts.task), torch.arange(len(facts))

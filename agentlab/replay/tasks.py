@@ -20,7 +20,7 @@ from .success import SuccessReplay, by_number, play_recurring
 
 def learnability(wins:Tensor, losses:Tensor,  # (tasks,) counted games, from 0; need not be whole
     prior:float=1.,  # games of either kind that are imagined beforehand; 1: every success rate is equally likely
-)->Tensor:  # (tasks,) float64, 0 to .25
+)->Tensor:           # (tasks,) float64, 0 to .25
     "Expected p(1-p) of every task under a Beta posterior."
     if not prior > 0: raise ValueError(f'prior={prior}: it is a number of imagined games and must be above 0, often 1')
     won, lost = wins.double() + prior, losses.double() + prior
@@ -42,10 +42,9 @@ def chances(score:Tensor,  # (tasks,) from 0; NaN counts as 0
     equal, total = torch.full_like(score, 1/max(len(score), 1)), score.sum()
     return equal if not total > 0 else floor*equal + (1 - floor)*score/total
 
-def draw(chance:Tensor,         # (tasks,) not negative
-    n:int,                      # how many
-    generator:torch.Generator,  # of the draw
-)->Tensor:                      # (n,) task numbers: different ones while there are enough, then again
+def draw(chance:Tensor,  # (tasks,) not negative
+    n:int, generator:torch.Generator,  # of the draw
+)->Tensor:  # (n,) task numbers: different ones while there are enough, then again
     "Tasks by their chances; one is drawn twice only when all others have been drawn."
     if not len(chance): raise ValueError('there are no tasks to draw from')
     rounds = [min(len(chance), n - i) for i in range(0, n, len(chance))]
@@ -64,12 +63,11 @@ metric('tasks', 'different tasks of the update, where a memory chooses them', 'c
 class TaskSelection:
     "A recipe's `memory` that plays the tasks by their learnability; groups of a step are numbered from step*n."
     def __init__(self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
-        tasks:list=(),                # what `env.reset(seed, task)` takes
-        n:int=8,                      # groups of a step, as in the recipe
-        decay:float=.95,              # what a count is worth a step later; 1: nothing is forgotten
-        floor:float=.1,               # share of the chances that is dealt out equally
-        score:Callable=learnability,  # wins, losses -> (tasks,) from 0
-    ):
+        tasks:list=(),    # what `env.reset(seed, task)` takes
+        n:int=8,          # groups of a step, as in the recipe
+        decay:float=.95,  # what a count is worth a step later; 1: nothing is forgotten
+        floor:float=.1,   # share of the chances that is dealt out equally
+        score:Callable=learnability):  # wins, losses -> (tasks,) from 0
         if not len(tasks):
             raise ValueError('tasks is empty: give the tasks to choose from, such as env.tasks("train", 100)')
         if n < 1: raise ValueError(f'n={n}: give the number of groups of a step')
@@ -149,9 +147,8 @@ class Stages(NumberSelection):
     def __init__(self, policy=None, seed:int=0, count:int=32,  # tasks there are
         stages:int=3, keep:float=.2,  # how many; share of tasks from earlier ones
         enough:float=.7, games:int=48,  # a stage ends where this share of its games is won; counted games before that
-        order:Callable=torch.clone,   # lengths -> (tasks,) difficulty; torch.neg: the longest first
-        **how                         # of `TaskSelection`
-    ):
+        order:Callable=torch.clone,  # lengths -> (tasks,) difficulty; torch.neg: the longest first
+        **how):  # of `TaskSelection`
         super().__init__(policy, seed, count, **how)
         if not 1 <= stages <= count: raise ValueError(f'stages={stages}: give 1 to {count}, the number of tasks')
         self.stages, self.keep, self.enough, self.games, self.order = stages, keep, enough, games, order

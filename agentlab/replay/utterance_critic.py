@@ -25,12 +25,12 @@ from ..settings import in_parts
            "nobody: the critic's value of the same state",
            'every token of the turn; with a baseline each token less what was expected of its turn by then',
            'Zhou et al., 2024, ArCHer, arXiv 2402.19446', needs=('q1', 'q2', 'v1', 'v2'))
-def archer(b:Batch,         # episodes; turns need q1, q2, v1, v2, which `ArcherCritic` supplies
+def archer(b:Batch,  # episodes; turns need q1, q2, v1, v2, which `ArcherCritic` supplies
     # what becomes of two heads: (turns,), (turns,) -> (turns,); the paper's code takes the smaller
     pool:Callable=torch.minimum,
     # name of a token column that is subtracted: what to expect of the turn's advantage before this token
     baseline:str=None,
-)->tuple[Tensor, Tensor]:   # what a token-level baseline should learn, advantage: (action tokens,) float64 each
+)->tuple[Tensor, Tensor]:  # what a token-level baseline should learn, advantage: (action tokens,) float64 each
     "Q of the turn minus V of its state, by a critic that learned from past episodes too (ArCHer, Zhou et al. 2024)."
     spoken = b.turn_lengths() > 0
     heads = {}
@@ -48,14 +48,14 @@ def archer(b:Batch,         # episodes; turns need q1, q2, v1, v2, which `Archer
     return found, found - expected.index_select(0, b.actions).to(found)
 
 def archer_targets(b:Batch,  # past episodes
-    v:Tensor,               # (turns, heads) the slow network's value of the state of every turn
+    v:Tensor,  # (turns, heads) the slow network's value of the state of every turn
     # (episodes, heads) its value of the state after an episode that was cut off; None: episodes.last_value
     last:Tensor=None,
-    gamma:float=.95,        # discount per turn
+    gamma:float=.95,  # discount per turn
     # True: as released, one flag: an episode that was cut off has ended, and nothing comes after it
     faithful:bool=False,
-    chunk:int=1,            # turns whose rewards are taken as they were paid; beyond the game's end: all that came
-)->Tensor:                  # (turns, heads) what each Q should say of what was said; 0 where nothing was
+    chunk:int=1,  # turns whose rewards are taken as they were paid; beyond the game's end: all that came
+)->Tensor:        # (turns, heads) what each Q should say of what was said; 0 where nothing was
     "Reward of the turn, or of a chunk of turns, plus the discounted slow value of the next one (ArCHer's Q target)."
     if chunk < 1: raise ValueError(f'chunk={chunk}: it counts turns from the one that is judged; give a number from 1')
     if not b.turns.reward.isfinite().all():
@@ -68,16 +68,15 @@ def archer_targets(b:Batch,  # past episodes
     final = torch.cat([episode[1:] != episode[:-1], torch.ones_like(episode[:1], dtype=torch.bool)])
     ending = torch.where(goes_on[:, None], last.to(v), 0)[episode]
     reward = b.turns.reward if len(turn) == len(b.turns) else _paid(b, turn)  # with what its silent followers were paid
-    for _ in range(min(chunk, int(torch.bincount(episode).max()) if len(turn) else 0)):     # nothing is longer
+    for _ in range(min(chunk, int(torch.bincount(episode).max()) if len(turn) else 0)):  # nothing is longer
         worth = reward[:, None].to(v) + gamma*torch.where(final[:, None], ending, worth.roll(-1, 0))
     return torch.zeros_like(v).index_copy(0, turn, worth)
 
-def archer_loss(b:Batch,    # past episodes
-    q:Tensor, v:Tensor,     # (turns, heads) with gradient: Q of what was said then, V of the state
-    q_targets:Tensor,       # (turns, heads) of `archer_targets`
-    v_targets:Tensor,       # (turns, heads) the slow Q of what the policy says there now
-    which=slice(None),      # turns of `b` that these are of
-)->Tensor:                  # a number with gradient
+def archer_loss(b:Batch, q:Tensor, v:Tensor,  # (turns, heads) with gradient: Q of what was said then, V of the state
+    q_targets:Tensor,   # (turns, heads) of `archer_targets`
+    v_targets:Tensor,   # (turns, heads) the slow Q of what the policy says there now
+    which=slice(None),  # turns of `b` that these are of
+)->Tensor:              # a number with gradient
     "Mean squared error of every head to its own target, summed over the heads (ArCHer's critic loss)."
     spoken = (b.turn_lengths() > 0)[which, None]
     wrong = (q - q_targets.detach()).square() + (v - v_targets.detach()).square()
@@ -85,9 +84,8 @@ def archer_loss(b:Batch,    # past episodes
 
 @torch.no_grad()
 def follow(slow:nn.Module,  # changed in place
-    online:nn.Module,   # of the same shape
-    tau:float=.1,       # 1: the slow network is the online one, and there is no second
-):
+    online:nn.Module,       # of the same shape
+    tau:float=.1):          # 1: the slow network is the online one, and there is no second
     "One Polyak step: every weight of `slow` goes a share `tau` of the way to `online`."
     if not 0 < tau <= 1:
         raise ValueError(f'tau={tau}: it is the share of the way that the slow network goes in one update; use a '
@@ -97,7 +95,7 @@ def follow(slow:nn.Module,  # changed in place
 def _network(sizes, generator):
     "Linear layers with ReLU between them; weights drawn from `generator`, those of the last layer are 0."
     layers = []
-    with torch.random.fork_rng(devices=[]):     # nn.Linear draws from the global state, which stays as it was
+    with torch.random.fork_rng(devices=[]):  # nn.Linear draws from the global state, which stays as it was
         for a, b in zip(sizes, sizes[1:]):
             layers += [nn.Linear(a, b), nn.ReLU()]
             nn.init.normal_(layers[-2].weight, std=a**-.5, generator=generator)
@@ -109,10 +107,9 @@ class TwinHeads(nn.Module):
     """Two Q of (state, what was said) and two V of the state. All say 0 at first; what lies below their last layers
     differs."""
     def __init__(self, state:int,  # width of a state's features
-        said:int,               # width of an utterance's features
-        seed:int,               # of the first weights
-        hidden:tuple=(64, 64),  # widths of the layers between; (): linear heads
-    ):
+        said:int,                  # width of an utterance's features
+        seed:int,                  # of the first weights
+        hidden:tuple=(64, 64)):    # widths of the layers between; (): linear heads
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.q_heads = nn.ModuleList(_network((state + said, *hidden, 1), generator) for _ in range(2))
@@ -126,16 +123,15 @@ class TwinHeads(nn.Module):
 
 def critic_step(heads:TwinHeads, slow:TwinHeads,  # the second follows the first
     optimizer,              # of `heads`
-    b:Batch,                # past episodes
-    state:Tensor,           # (turns, width) features of every turn's state
+    b:Batch, state:Tensor,  # (turns, width) features of every turn's state
     said:Tensor,            # (turns, width) of what was said
     fresh:Tensor,           # (turns, width) of what the policy says there now
     last:Tensor=None,       # (episodes, width) of the state after a cut-off episode; None: episodes.last_value
-    gamma:float=.95, tau:float=.1, faithful:bool=False,     # of `archer_targets` and `follow`
-    max_grad_norm:float=1., chunk:int=1,    # the second of `archer_targets`
+    gamma:float=.95, tau:float=.1, faithful:bool=False,  # of `archer_targets` and `follow`
+    max_grad_norm:float=1., chunk:int=1,  # the second of `archer_targets`
     pieces:list=None,       # turns of each optimiser step; None: one step on all
     limit:float=math.inf,   # no value can be larger: the largest reward/(1 - gamma)
-)->tuple[Tensor, Tensor, Tensor]:   # last loss; (turns, 2) Q before the step; (turns, 2) its targets
+)->tuple[Tensor, Tensor, Tensor]:  # last loss; (turns, 2) Q before the step; (turns, 2) its targets
     "One update of the critic on past episodes, and one step of the slow network. ValueError where values run away."
     with torch.no_grad():
         q_targets = archer_targets(b, slow.v(state), None if last is None else slow.v(last), gamma, faithful,
@@ -164,7 +160,7 @@ def _check_values(q_targets, v_targets, limit, gamma, tau):
 @torch.no_grad()
 def utterance_features(policy,  # agentlab.policy.Policy
     batch:Batch,
-    budget:int=4096,    # tokens of one forward pass
+    budget:int=4096,  # tokens of one forward pass
 # (turns, width) float32 each: what the model knew before the turn's first word; and after its last one. 0 for silent
 # turns
 )->tuple[Tensor, Tensor]:
@@ -194,11 +190,9 @@ def _said(contexts, said):
 
 @torch.no_grad()
 def fresh_utterances(policy,  # agentlab.policy.Policy, as it is now
-    batch:Batch,            # past episodes
-    seed:int,
-    max_tokens:int=8, temperature:float=1., # of the sampler, as in the run
-    budget:int=4096,        # tokens of one forward pass
-)->Tensor:                  # (turns, width) features; 0 for silent turns
+    batch:Batch, seed:int, max_tokens:int=8, temperature:float=1.,  # of the sampler, as in the run
+    budget:int=4096,  # tokens of one forward pass
+)->Tensor:            # (turns, width) features; 0 for silent turns
     "What the policy says now where every past turn was said, one sample each."
     turn, _, _ = _spoken(batch)
     features = torch.zeros(len(batch.turns), policy.model.config.hidden_size, device=policy.device)
@@ -210,10 +204,9 @@ def fresh_utterances(policy,  # agentlab.policy.Policy, as it is now
         policy, _said(contexts, [c.ids for c in said]).to(batch.actions.device), budget)[1])
 
 @torch.no_grad()
-def closing_features(policy,  # agentlab.policy.Policy
-    batch:Batch,            # past episodes
-    budget:int=4096,        # tokens of one forward pass
-)->tuple[Tensor, Tensor]:   # (episodes, width) features, (episodes,) bool: where there are some
+def closing_features(policy, batch:Batch,  # past episodes
+    budget:int=4096,  # tokens of one forward pass
+)->tuple[Tensor, Tensor]:  # (episodes, width) features, (episodes,) bool: where there are some
     "What the policy knows where an episode was cut off: after the text that nobody answered."
     cut, asked = closing(policy, batch)
     features, known = torch.zeros(len(batch), policy.model.config.hidden_size,
@@ -226,8 +219,8 @@ def closing_features(policy,  # agentlab.policy.Policy
 class _Reads:
     "What the heads say of a batch."
     heads: TwinHeads
-    token: ValueHead|None   # the baseline by token
-    buffer: Buffer          # past episodes
+    token: ValueHead|None  # the baseline by token
+    buffer: Buffer         # past episodes
     @torch.no_grad()
     def read(self, policy, batch:Batch, budget:int)->Batch:
         """The batch with what `archer` reads: `turns.q1`, `q2`, `v1`, `v2`, and `tokens.baseline` where there is
@@ -247,17 +240,17 @@ class ArcherCritic(_Reads):
     "Twin Q and V of utterances on the policy's features, fitted each step to episodes of all ages."
     def __init__(self, policy,  # agentlab.policy.Policy, whose features are read
         seed:int,               # of the heads' first weights
-        keep:Callable=Buffer, # () -> where episodes are kept; partial(Buffer, episodes=..., stale=...) for other bounds
+        keep:Callable=Buffer,  # () -> where episodes are kept; partial(Buffer, episodes=..., stale=...) for other bounds
         past:int=64,            # episodes drawn from it each step; all, where it has fewer
         passes:int=50,          # updates on them each step
-        gamma:float=.95, tau:float=.1, lr:float=1e-3,   # of `archer_targets`, of `follow`, and of the heads
+        gamma:float=.95, tau:float=.1, lr:float=1e-3,  # of `archer_targets`, of `follow`, and of the heads
         hidden:tuple=(64, 64),  # layers of the heads
         how:Callable=uniform,   # how episodes are drawn: a sampler of agentlab.replay.buffer
         reward:Callable=paid,   # batch -> reward of every turn, as the recipe's
-        max_tokens:int=8, temperature:float=1., # of what the policy says anew, as the recipe's
+        max_tokens:int=8, temperature:float=1.,  # of what the policy says anew, as the recipe's
         baseline:bool=False,    # True: also learn what to expect of a turn's advantage before each of its tokens
         max_grad_norm:float=1.,
-        faithful:bool=False,    # of `archer_targets`
+        faithful:bool=False,  # of `archer_targets`
     ):
         width = policy.model.config.hidden_size
         self.heads = TwinHeads(width, width, seed, hidden).to(policy.device)
@@ -279,7 +272,7 @@ class ArcherCritic(_Reads):
         state, said = utterance_features(self.policy, past, self.budget)
         fresh = fresh_utterances(self.policy, past, seed, self.max_tokens, self.temperature, self.budget)
         last, known = closing_features(self.policy, past, self.budget)
-        past = past.with_episodes(truncated=known)      # where there is nothing more to be read, nothing more comes
+        past = past.with_episodes(truncated=known)  # where there is nothing more to be read, nothing more comes
         found = [critic_step(self.heads, self.slow, self.optimizer, past, state, said, fresh, last, **self.update)
                  for _ in range(self.passes)]
         if self.token is not None: self.fit_baseline(targets)

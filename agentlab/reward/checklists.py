@@ -11,13 +11,13 @@ from torch import Tensor
 from ..episodes import Batch, need
 from ..groups import group_max, group_sum, same, shift
 
-def checklist(b:Batch,  # episodes; turns need a column for every item
-    items:tuple,  # names of the items' turns columns: 1 satisfied, 0 not, NaN not on this user turn's list
+def checklist(b:Batch,      # episodes; turns need a column for every item
+    items:tuple,            # names of the items' turns columns: 1 satisfied, 0 not, NaN not on this user turn's list
     weights:tuple|None=None,  # one number from 0 per item; None: all equal
-    lists:tuple|None=None,    # one integer per item, the checklist it belongs to; None: a single checklist
-    user_turn:str|None=None, # turns column, an integer for each message of the user; None: every turn answers a new one
+    lists:tuple|None=None,  # one integer per item, the checklist it belongs to; None: a single checklist
+    user_turn:str|None=None,  # turns column, an integer for each message of the user; None: every turn answers a new one
     max_turns:int|None=None,  # user turns of a whole task; None: the most that an episode of the same group reached
-)->Tensor:                    # (turns,) float64, 0 except on the last step of each user turn
+)->Tensor:                  # (turns,) float64, 0 except on the last step of each user turn
     "Weighted share of satisfied items, over the number of checklists and of user turns (CM2, 2026)."
     marks = torch.stack([_marks(b, item) for item in items], 1)
     steps = torch.arange(len(marks), device=marks.device)
@@ -33,7 +33,7 @@ def checklist(b:Batch,  # episodes; turns need a column for every item
     score = (weight*done.nan_to_num()) @ belongs / (weight @ belongs)
     last = shift(torch.ones_like(answer), answer, k=-1) == 0
     if max_turns is None: max_turns = group_max(group_sum(last.double(), b.turns.episode), b.of_turn('group'))
-    return torch.where(last, score.nan_to_num().mean(1)/max_turns, 0) # a checklist without items here scores 0
+    return torch.where(last, score.nan_to_num().mean(1)/max_turns, 0)  # a checklist without items here scores 0
 
 def _marks(b, item):
     "The column of an item in float64, checked."

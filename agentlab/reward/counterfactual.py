@@ -14,7 +14,7 @@ from .information import _action_spans, _ranges, _turn_mean
 
 def counterfactual_gain(b:Batch,  # episodes; turns need `masked_logp`, tokens the column named by `logp`
     logp:str='old_logp',  # token column with the log-probabilities under the real feedback
-)->Tensor:                # (turns,) float64, nats per token
+)->Tensor:  # (turns,) float64, nats per token
     """How much likelier the feedback made the next action, credited to the turn that caused it; 0 on the last turn
     (InfoPO, arXiv 2603.00656)."""
     hint = ('Set it with batch.with_turns(masked_logp=masked_logps(policy, batch)), or give the frame of '
@@ -26,9 +26,8 @@ def counterfactual_gain(b:Batch,  # episodes; turns need `masked_logp`, tokens t
     gain = shift(_turn_mean(b, b.action(logp)) - masked, b.turns.episode, k=-1, fill=0)
     return torch.where(gain.isnan(), 0, gain)
 
-def masked_logps(policy,   # agentlab.policy.Policy
-    b:Batch,               # episodes with their token ids
-    placeholder:str='No information found.', # what is read instead of the feedback: the text of InfoPO's release
+def masked_logps(policy, b:Batch,  # episodes with their token ids
+    placeholder:str='No information found.',  # what is read instead of the feedback: the text of InfoPO's release
     temperature:float=1.,  # of the softmax; that of `old_logp`, so that both speak of the same distribution
     budget:int=4096,       # tokens of one forward pass, padding included
 )->Tensor:  # (turns,) float64 mean log-probability of the turn's action tokens; NaN for the first turn of a window
@@ -47,7 +46,7 @@ def _blind(b, words, before, after, end_id):
     then its action."""
     turn, start, first, last = _action_spans(b)
     follows = shift(b.tokens.row[first], fill=-1) == b.tokens.row[first]  # the turn before is in the same window
-    asked = shift(last)[follows]                                          # the last token of the action before
+    asked = shift(last)[follows]  # the last token of the action before
     turn, start, first, last = turn[follows], start[follows], first[follows], last[follows]
     # an action cut short gets its end-of-turn token from the template
     begin = asked + 1 + before + (b.tokens.id[asked] != end_id)

@@ -27,8 +27,7 @@ class Shown(Wrapper):
     def __init__(self, env,     # of one seat
         judge: Callable,        # goal, [observation] -> 1: done; 0: good evidence, not done; -1: no evidence
         goal: Callable = None,  # the inner environment -> what was to be done; None: the first observation
-        late: int = 3,          # turns that are left for `show` when the inner game is over
-    ):
+        late: int = 3):         # turns that are left for `show` when the inner game is over
         super().__init__(env)
         self.judge, self.find, self.late, self.rule = judge, goal, late, import_path(judge)  # goes into run.json
         self.over = True
@@ -78,10 +77,9 @@ class Shown(Wrapper):
         said = 'show Show it It is over Not shown done Done : .'.split()
         return [*self.env.vocabulary(), *said, *map(str, range(1, 41))]
 
-def snapped(b: Batch,         # episodes of `Shown`
-    fade: Callable = fading,  # steps -> weight of the tool term
+def snapped(b: Batch, fade: Callable = fading,  # steps -> weight of the tool term
     each: float = .1, free: int = 3,  # worth of an observation where it is not done; observations that cost nothing
-)->Tensor:                    # (turns,) float64 on the last turn; NaN where there was no verdict
+)->Tensor:  # (turns,) float64 on the last turn; NaN where there was no verdict
     "The verdict, a term for having looked that fades, and a price for showing much (SmartSnap)."
     said = need(b.turns, 'verdict', 'snapped reads turns.verdict', 'Play in agentlab.reward.evidence.Shown.').double()
     seen = group_count(b.turns.t, b.turns.episode) - 1

@@ -54,7 +54,7 @@ def tagged(episodes: list,  # of Episode; the won ones are passed over
     tags: tuple = TAGS
 )->'pd.DataFrame':  # columns episode (number in the list), turn, tag, level; a row for each tag of each turn
     "What looks wrong in the lost games."
-    import pandas as pd     # the rewards themselves need torch only
+    import pandas as pd  # the rewards themselves need torch only
     rows = [dict(episode=number, turn=i, tag=tag.name, level=tag.level)
             for number, episode in enumerate(episodes) if not episode.success
             for i in range(len(episode.turns)) for tag in tags if tag.sees(episode, i)]
@@ -96,10 +96,10 @@ def expert_of(env)->str:
     return env.expert()
 
 def roots(policy, env, episodes: list,  # as for `replayed`; the lost ones are looked at
-    suspects: 'pd.DataFrame|None' = None, # columns episode, turn; None: `tagged(episodes)`
+    suspects: 'pd.DataFrame|None' = None,  # columns episode, turn; None: `tagged(episodes)`
     repair: Callable = expert_of, least: float = .5,  # a repair has to win more than this share
-    **how                               # tries, seeds and arguments of `play`
-)->'pd.DataFrame':                      # the suspects with the columns kept, repaired, decisive and root
+    **how           # tries, seeds and arguments of `play`
+)->'pd.DataFrame':  # the suspects with the columns kept, repaired, decisive and root
     "Check every suspicion by replay, and mark the root cause of each game in its turns: columns['fault'] 1, else 0."
     import pandas as pd
     whole = dict(episode=int, turn=int)  # of an empty table pandas does not know it

@@ -14,30 +14,28 @@ from ..groups import group_max
 from ..recipe import recipe
 from .basic import at_end
 
-def pay(b:Batch,   # episodes
-    reward:Tensor, # (turns,) what each turn earned; NaN = no score
-)->Batch:          # turns.reward is `reward`, episodes.outcome its sum
+def pay(b:Batch, reward:Tensor,  # (turns,) what each turn earned; NaN = no score
+)->Batch:  # turns.reward is `reward`, episodes.outcome its sum
     "The batch as if `reward` were all that was paid. An episode with a NaN has outcome NaN, one without turns 0."
     reward = torch.as_tensor(reward, dtype=torch.float64, device=b.turns.episode.device)
     if reward.shape != b.turns.episode.shape:
         raise ValueError(f'pay takes one reward per turn: got {tuple(reward.shape)} for {len(b.turns)} turns')
     return b.with_turns(reward=reward).with_episodes(outcome=b.total(reward))
 
-def format(b:Batch,       # episodes; turns need the column named next
-    column:str='invalid', # turns column that is 0 or False exactly where the action is well-formed
-    right:float=1.,       # paid for a well-formed action
-    wrong:float=0.,       # paid for any other
-)->Tensor:                # (turns,) float64
+def format(b:Batch,        # episodes; turns need the column named next
+    column:str='invalid',  # turns column that is 0 or False exactly where the action is well-formed
+    right:float=1.,        # paid for a well-formed action
+    wrong:float=0.,        # paid for any other
+)->Tensor:                 # (turns,) float64
     "What each turn earned by being well-formed."
     malformed = need(b.turns, column, f'format pays by turns.{column}',
                      f'Set it with batch.with_turns({column}=values), or name another column.') != 0
     return right*(~malformed).double() + wrong*malformed.double()
 
-def gated(b:Batch,              # episodes
-    rewards:tuple,              # most important first: functions Batch -> (turns,), or names of turns columns
+def gated(b:Batch, rewards:tuple,  # most important first: functions Batch -> (turns,), or names of turns columns
     thresholds:float|tuple=0.,  # what an episode's sum must exceed, one per level but the last; a number for all
-    weights:float|tuple=1.,     # of each level; a number for all
-)->Tensor:                      # (turns,) float64; NaN where a level that counts has no score
+    weights:float|tuple=1.,  # of each level; a number for all
+)->Tensor:  # (turns,) float64; NaN where a level that counts has no score
     """The sum of several rewards, each counted only in episodes where all above it exceed their thresholds (G-RA,
     arXiv 2508.10548)."""
     earned = [_level(b, reward) for reward in rewards]
@@ -46,7 +44,7 @@ def gated(b:Batch,              # episodes
     opened = torch.ones_like(total, dtype=torch.bool)
     for reward, weight, threshold in zip(earned, _each('weights', weights, len(earned)), thresholds):
         total = total + torch.where(opened, weight*reward, 0)
-        opened = opened & (pay(b, reward).of_turn('outcome') > threshold) # NaN exceeds nothing
+        opened = opened & (pay(b, reward).of_turn('outcome') > threshold)  # NaN exceeds nothing
     return total
 
 def _level(b, reward):
@@ -62,7 +60,7 @@ def _each(name, values, count):
         raise ValueError(f'gated: {name} has {len(values)} numbers; give {count}, or one number for all')
     return values
 
-def renorm(b:Batch,       # episodes; turns need the column named next
+def renorm(b:Batch,  # episodes; turns need the column named next
     # turns column with the judge's share of points, 0 to 1; anything else is an invalid judgement
     process:str='process',
     beta:float=1.,        # taken from every intermediate turn; with 1 no step pays where the outcome is 0
@@ -73,14 +71,14 @@ def renorm(b:Batch,       # episodes; turns need the column named next
     hint = f'Let a judge score the turns and set batch.with_turns({process}=shares).'
     share = need(b.turns, process, f'renorm reads turns.{process}', hint).double()
     result = b.of_turn('outcome')
-    valid = (share >= 0) & (share <= 1) # False for NaN
+    valid = (share >= 0) & (share <= 1)  # False for NaN
     middle = torch.where(valid, share, 0) + result - beta
     if not faithful: middle = torch.where(valid | result.isnan(), middle, 0)
     return torch.where(b.last_turns(), result, middle)
 
 def cheapness(cost: Tensor,  # (episodes,) what each paid
     faithful: bool = False,  # True: among the 999 before it and itself, as released, but begun anew in each batch
-)->Tensor:                   # (episodes,) float64, 1 for the cheapest to 0 for the dearest
+)->Tensor:  # (episodes,) float64, 1 for the cheapest to 0 for the dearest
     "Root of the cost between its 5th and 95th percentile, turned round; .5 where all cost the same (Router-R1)."
     if faithful: return torch.cat([cheapness(cost[max(i - 999, 0):i + 1])[-1:] for i in range(len(cost))])
     root = cost.double().sqrt()

@@ -29,8 +29,7 @@ def information_gain(b:Batch,  # episodes; turns need `answer_logp`
     if faithful: lost = group_sum(lost, episode) > 0
     return torch.where(last, b.of_turn('outcome'), torch.where(lost, 0, gain))
 
-def answer_logps(policy,   # agentlab.policy.Policy
-    b:Batch,               # episodes with their token ids
+def answer_logps(policy, b:Batch,  # episodes with their token ids
     answers:list,          # the true answer of each episode as text; None where there is none
     closing:str='',        # text that leads over to the answer, tokenised apart from it
     temperature:float=1.,  # of the softmax
@@ -59,7 +58,7 @@ def _asked(b, endings, closing, longest):
     asker, word = _ranges((size.cumsum(0) - size)[episode], size[episode])
     place = word - (size.cumsum(0) - size)[episode][asker]
     row = torch.cat([owner, asker])
-    order = row.argsort(stable=True) # in each row the context stays before the ending
+    order = row.argsort(stable=True)  # in each row the context stays before the ending
     columns = dict(row=row, turn=torch.cat([torch.full_like(owner, -1), torch.where(place < closing, -1, turn[asker])]),
                    id=torch.cat([b.tokens.id[source], ending[word]]),
                    position=torch.cat([source - start[owner], (first - start)[asker] + place]))

@@ -31,10 +31,10 @@ def expected(shares: Tensor)->Tensor:
 class Form:
     "How a judge is asked, and what its answer is worth."
     answers: tuple = (' Yes', ' No')  # of one token each, with the space that leads to it
-    value: Callable = log_odds        # (n, answers) shares of the answers, summing to 1 -> (n,) score
-    rubric: str = ''                  # what is read first: what counts, and what does not
-    shots: tuple = ()                 # (question, answer): worked examples
-    closing: str|None = '\nAnswer:'   # between question and answer; None: each question is a message of the chat
+    value: Callable = log_odds  # (n, answers) shares of the answers, summing to 1 -> (n,) score
+    rubric: str = ''   # what is read first: what counts, and what does not
+    shots: tuple = ()  # (question, answer): worked examples
+    closing: str|None = '\nAnswer:'  # between question and answer; None: each question is a message of the chat
     def ids(self, policy, question: str)->list[int]:
         "The question as the judge reads it."
         if self.closing is None:
@@ -61,13 +61,11 @@ a_or_b = Form((' A', ' B'))
 class OwnJudge:
     "A model that scores texts. What is read off behind a question, and what that is worth, its kinds say."
     def __init__(self, policy,  # agentlab.policy.Policy; it never learns: give it weights that stay as they are
-        form: Form = yes_no,
-        offset: float = 0.,     # taken off every score; `calibrated` finds it
+        form: Form = yes_no, offset: float = 0.,  # taken off every score; `calibrated` finds it
         margin: float = 0.,     # scores nearer to 0 than this are abstentions
-        budget: int = 4096,     # tokens of one forward pass
-    ):
+        budget: int = 4096):    # tokens of one forward pass
         self.policy, self.form, self.offset, self.margin, self.budget = policy, form, offset, margin, budget
-        self.known = {}         # question -> what was read off
+        self.known = {}  # question -> what was read off
         self.cost = dict(asked=0, forwards=0, tokens=0, seconds=0.)
     def __call__(self, questions: list[str])->Tensor:
         "(n,) float64 scores; NaN: the judge abstains. A question that it knows is not computed again."
@@ -105,8 +103,7 @@ class Judge(OwnJudge):
     "A model that scores texts by how sure it is of its answer."
     def __init__(self, policy, form: Form = yes_no,  # agentlab.policy.Policy, whose weights stay as they are
         least: float = .5,  # mass of the allowed answers below which the judge abstains
-        **settings          # offset, margin and budget: off every score; nearer to 0: no score; tokens of a pass
-    ):
+        **settings):        # offset, margin and budget: off every score; nearer to 0: no score; tokens of a pass
         super().__init__(policy, form, **settings)
         self.least, self.answer_ids = least, form.answer_ids(policy)
     def read(self, ids: Tensor, place: Tensor)->Tensor:
@@ -130,8 +127,7 @@ class Head(OwnJudge):
         layer: int = -1,      # of the hidden states: 0 behind the embedding, -1 behind the last layer
         ridge: float = 1.,    # the larger, the flatter the line
         form: Form = yes_no,  # how a question is put; its answers are not read
-        **settings            # offset, margin and budget, as of a `Judge`
-    ):
+        **settings):          # offset, margin and budget, as of a `Judge`
         super().__init__(policy, form, **settings)
         self.layer, y = layer, torch.as_tensor(truth).double()*2 - 1
         if len(y) != len(questions) or len(set(y.tolist())) < 2:
@@ -154,10 +150,8 @@ class Head(OwnJudge):
 class EndpointJudge:
     "A language model behind a server, asked in words: reasons first, the verdict last, by `votes` answers."
     def __init__(self, endpoint,  # agentlab.prompt.Endpoint, or any function (messages, schema) -> text
-        rubric: str = '',
-        votes: int = 1,    # answers to a question
-        at_once: int = 8,  # requests that wait side by side
-    ):
+        rubric: str = '', votes: int = 1,  # answers to a question
+        at_once: int = 8):        # requests that wait side by side
         self.endpoint, self.rubric, self.votes, self.at_once, self.known = endpoint, rubric, votes, at_once, {}
         self.cost = dict(asked=0, failed=0, seconds=0.)
     def __call__(self, questions: list[str])->Tensor:

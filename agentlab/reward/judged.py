@@ -57,7 +57,7 @@ def ppr_recipe():
 def staged(b: Batch,
     stages: tuple = (('invalid', -1.),),  # (turns column, what an episode earns where it is above 0), the worst first
     quality: Callable = outcome,  # batch -> (turns,) what a well-formed episode earns
-)->Tensor:                        # (turns,) float64 on the last turn
+)->Tensor:  # (turns,) float64 on the last turn
     "The quality of an episode whose actions are well formed, else its stage (in the spirit of PRS)."
     worth = group_sum(quality(b), b.turns.episode)
     for column, low in reversed(stages):
@@ -100,7 +100,7 @@ def falling(step: Tensor, first: float = .5, steps: int = 200)->Tensor:
 def atom_reward(b: Batch, column: str = 'judged',  # turns column with the score of each atom, 0 to 1; NaN: none
     weight: Callable = falling,  # steps -> share of the atoms in the reward
     malformed: str = 'invalid', least: float = -1.,  # turns column; paid where every turn has it
-)->Tensor:                       # (turns,) float64 on the last turn
+)->Tensor:  # (turns,) float64 on the last turn
     "Mean of the atoms, weighted against the outcome (in the spirit of Atom-Searcher); unscored: the outcome alone."
     score = need(b.turns, column, f'atom_reward reads turns.{column}', 'Play with agentlab.reward.judge.play_judged.')
     bad = need(b.turns, malformed, f'atom_reward reads turns.{malformed}', 'Name a turns column in malformed=.') > 0
@@ -144,7 +144,7 @@ def sooner_won(one: Episode, other: Episode)->bool:
     return one.success and (not other.success or len(one.turns) < len(other.turns))
 
 def play_ranked(policy, env, seeds: list, *arguments,  # as for `by`
-    judge: Callable = by_rule,   # questions -> (n,) log odds that the first is better; NaN: no answer
+    judge: Callable = by_rule,  # questions -> (n,) log odds that the first is better; NaN: no answer
     ask: Callable = sooner_won,  # one episode, another one of its task -> question
     bracket: Callable = single_elimination,  # as for `tournament`
     by: Callable|None = None, seed: int = 0, **how  # who plays, None: `agentlab.rollout.play`; its arguments

@@ -17,13 +17,13 @@ from ..recipe import recipe
 
 def agreed(first: Tensor, swapped: Tensor,  # (pairs, principles) log odds that the first game is better, in both orders
     variance: Tensor|None = None  # (principles,); None: of these answers
-)->Tensor:                        # (pairs, principles)
+)->Tensor:  # (pairs, principles)
     "Mean of two answers of one sign over their principle's variance; 0 where the orders disagree (SALMON)."
     if variance is None: variance = torch.cat([first, swapped]).var(0)
     mean = (first + swapped)/2
     return torch.where(first*swapped > 0, mean/variance.clamp(min=1e-12), 0.)
 
-def examples(scores: Tensor,            # (pairs, principles), of `agreed`
+def examples(scores: Tensor,  # (pairs, principles), of `agreed`
     seed: int = 0, chance: float = .2,  # of the geometric distribution of how many principles an example names
     most: int|None = None  # principles of an example; None: all of them
 )->tuple:  # (pairs, principles) 1 named, -1 its opposite, 0 not; (pairs,) 1 the first, -1 the other, 0 dropped
@@ -44,7 +44,7 @@ def traits(b: Batch)->Tensor:
     fresh = b.total(1/group_count(b.turns.t.double(), same(b.turns.episode, state)))
     return torch.stack([b.episodes.success.double(), turns/turns.max(), fresh/turns.clamp(min=1)], 1)
 
-def fitted(difference: Tensor,    # (pairs, traits) of the first game minus those of the second
+def fitted(difference: Tensor,  # (pairs, traits) of the first game minus those of the second
     named: Tensor, side: Tensor,  # of `examples`
     decay: float = 1e-2  # keeps the weights finite where no example contradicts another
 )->Tensor:               # (principles, traits) float64
@@ -69,7 +69,7 @@ PRINCIPLES = dict(finished=finished, short=short, curious=curious)  # what a jud
 
 def asked_in_pairs(
     b: Batch, opinions: tuple = tuple(PRINCIPLES.values()),  # traits -> (episodes,) how well each follows a principle
-    bias: float = .5, seed: int = 0, pairs: int = 512        # log odds for whoever comes first; of the pairs; how many
+    bias: float = .5, seed: int = 0, pairs: int = 512  # log odds for whoever comes first; of the pairs; how many
 )->tuple:  # (pairs, traits) differences, (pairs, principles) answers in both orders
     "A judge of rules, which likes the first game of a pair a little, on random pairs of a batch."
     f, generator = traits(b), torch.Generator().manual_seed(derive(seed, 'pairs'))
@@ -79,8 +79,8 @@ def asked_in_pairs(
 
 def principled(b: Batch,
     wanted: tuple = (1., 1., 0.),  # each principle of the model: 1, its opposite -1, or not asked for 0
-    model: Tensor|None = None      # of `fitted`; None: fitted to pairs of this batch
-)->Tensor:                         # (turns,) float64 on the last turn
+    model: Tensor|None = None  # of `fitted`; None: fitted to pairs of this batch
+)->Tensor:  # (turns,) float64 on the last turn
     "What a reward model thinks of each game under the principles that are wanted."
     if model is None:
         difference, *answers = asked_in_pairs(b)

@@ -19,7 +19,7 @@ def progress(b:Batch,    # episodes; turns need `contribution`, and `invalid` un
     # True: the release, which uses no contributions, weighs a turn by the number of turns after it, and so the last by
     # 0
     faithful:bool=False,
-)->Tensor:               # (turns,) float64
+)->Tensor:  # (turns,) float64
     "Predicted contribution of each turn plus a reward for valid actions (SPA-RL, arXiv 2505.20732)."
     if faithful and grounding != .5:
         raise ValueError(f'progress: faithful=True fixes grounding at .5, got {grounding}. Leave one of them out.')
@@ -51,13 +51,11 @@ def progress_loss(values:Tensor,  # (turns,) predicted contributions, with gradi
     wrong = (total - b.episodes.outcome.to(total))[~b.episodes.outcome.isnan()]
     return wrong.square().sum()/max(len(wrong), 1)
 
-def fit_progress(b:Batch,  # episodes with outcomes
-    features:Tensor,       # (turns, width) what is known of each turn
-    steps:int=300,         # full-batch updates (AdamW); the learning rate falls linearly to 0
-    lr:float=.03,          # learning rate at the start
-    weight_decay:float=.01,
-    seed:int=0,            # of the initial weights
-)->torch.nn.Linear:        # (turns, width) -> (turns, 1), float64
+def fit_progress(b:Batch, features:Tensor,  # (turns, width) what is known of each turn
+    steps:int=300,   # full-batch updates (AdamW); the learning rate falls linearly to 0
+    lr:float=.03,    # learning rate at the start
+    weight_decay:float=.01, seed:int=0,  # of the initial weights
+)->torch.nn.Linear:  # (turns, width) -> (turns, 1), float64
     "A linear progress estimator: its values add up, over each episode, to the outcome as nearly as they can."
     head = torch.nn.Linear(features.shape[1], 1).to(features.device, torch.float64)
     with torch.no_grad():
@@ -71,8 +69,7 @@ def fit_progress(b:Batch,  # episodes with outcomes
         optimizer.step()
     return head.requires_grad_(False)
 
-def turn_features(policy,  # agentlab.policy.Policy
-    b:Batch,          # episodes with their token ids
+def turn_features(policy, b:Batch,  # episodes with their token ids
     budget:int=4096,  # tokens of one forward pass
 )->Tensor:            # (turns, width) float64; 0 for a turn without action tokens
     "The policy's last hidden state where it is about to say the last token of each turn."

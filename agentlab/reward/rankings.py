@@ -15,8 +15,8 @@ from ..groups import rank, same
 from .basic import at_end
 
 def both_orders(
-    judge:Callable, # (i, j) -> (score_i, score_j); None or a score that is not finite: this judgement failed
-)->Callable:        # (i, j) -> (score_i, score_j), each the sum of two judgements
+    judge:Callable,  # (i, j) -> (score_i, score_j); None or a score that is not finite: this judgement failed
+)->Callable:         # (i, j) -> (score_i, score_j), each the sum of two judgements
     """Judge i before j and j before i and add the scores; a judgement that failed counts 5:5 (ArenaRL). An exception
     is not caught."""
     def verdict(i, j):
@@ -76,7 +76,7 @@ def swiss(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered fr
             met[j].add(i)
     buchholz = [sum(points[other] for other in met[p]) for p in range(n)]
     key = torch.tensor(list(zip(points, buchholz)), dtype=torch.float64).reshape(n, 2)
-    place = same(key[:, 0], key[:, 1]).double() # equal where both are, more is better
+    place = same(key[:, 0], key[:, 1]).double()  # equal where both are, more is better
     below = rank(place)
     tied = torch.bincount(place.long())[place.long()]
     return ((below + (tied-1)/2)/max(n-1, 1)).tolist()
@@ -149,10 +149,10 @@ def _places(groups, scores):
     return [1 - order.index(p)/max(len(order)-1, 1) for p in range(len(scores))]
 
 def tournament(b:Batch,  # episodes; several episodes per group
-    judge:Callable,  # (i, j) -> (score_i, score_j) for two episodes of `b` by their numbers; None: failed, 5:5
+    judge:Callable,      # (i, j) -> (score_i, score_j) for two episodes of `b` by their numbers; None: failed, 5:5
     bracket:Callable=round_robin,  # (compare, n, draw) -> n rewards from 0 to 1
-    seed:int=0,                    # of the draws; each task draws from a generator of its own
-)->Tensor:                         # (turns,) float64, 0 except on the last turn of each episode
+    seed:int=0,          # of the draws; each task draws from a generator of its own
+)->Tensor:               # (turns,) float64, 0 except on the last turn of each episode
     """Place in a tournament of the episodes of the same task and seat, 1 the best and 0 the worst (ArenaRL). A group
     of one gets 0."""
     both = both_orders(judge)

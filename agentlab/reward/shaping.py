@@ -12,17 +12,15 @@ from torch import Tensor
 from ..episodes import Batch, need
 from ..groups import group_sum
 
-def on_last(b:Batch,  # episodes
-    x:Tensor,  # (episodes,) a number for each episode
-)->Tensor:     # (turns,) float64
+def on_last(b:Batch, x:Tensor,  # (episodes,) a number for each episode
+)->Tensor:  # (turns,) float64
     "A number of the episode, on its last turn; 0 on the others."
     return torch.where(b.last_turns(), x.to(b.turns.reward)[b.turns.episode], 0)
 
-def overlong(b:Batch,  # episodes
-    longest:int,       # L_max, in action tokens of an episode
-    buffer:int,        # L_buf: the tokens before `longest` that already cost
-    weight:float=1.,   # what an episode of `longest` tokens loses
-)->Tensor:             # (turns,) float64: what was paid, and the penalty on the last turn
+def overlong(b:Batch, longest:int,  # L_max, in action tokens of an episode
+    buffer:int,       # L_buf: the tokens before `longest` that already cost
+    weight:float=1.,  # what an episode of `longest` tokens loses
+)->Tensor:            # (turns,) float64: what was paid, and the penalty on the last turn
     "Reward minus a penalty that grows over the last `buffer` tokens (DAPO, Yu et al. 2025)."
     if not 0 < buffer <= longest:
         raise ValueError(f'buffer={buffer}: it is the part of longest={longest} tokens that costs; give more than 0 '

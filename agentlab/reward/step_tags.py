@@ -14,28 +14,28 @@ from ..env.wrappers import check_plain, check_words, split_tag
 from ..episodes import Batch, need, state_key
 from ..groups import recur, same, shift
 
-TAGS = dict(none=-1, planning=1, explore=2, reflection=3) # what the integers in turns.tag mean
+TAGS = dict(none=-1, planning=1, explore=2, reflection=3)  # what the integers in turns.tag mean
 
 def tag_of(text:str,  # what the model wrote in one turn
-)->int:  # a value of TAGS
+)->int:               # a value of TAGS
     """The first of <planning>, <explore>, <reflection>, in this order, that occurs in `text`; -1 if none does
     (RLVMR, arXiv 2507.22844)."""
     return next((TAGS[name] for name in ('planning', 'explore', 'reflection') if f'<{name}>' in text), TAGS['none'])
 
 def valid_tag(b:Batch,  # episodes; turns need `tag` and `invalid`
-)->Tensor:  # (turns,) int64
+)->Tensor:              # (turns,) int64
     "The tag of each turn; none where the action was invalid (RLVMR, arXiv 2507.22844)."
     tag = need(b.turns, 'tag', 'RLVMR reads turns.tag', 'Set it with tag_of on the text of every turn.')
     return torch.where(need(b.turns, 'invalid', 'RLVMR reads turns.invalid',
                             'It says which actions the environment refused.').bool(), TAGS['none'], tag)
 
 def meta_reasoning(b:Batch,  # episodes; turns need `tag` (of TAGS), `action` (integer keys) and `invalid`
-    planning:float=1.,       # paid for a planning turn of an episode that succeeded
-    explore:float=1.,        # paid for an exploring turn with a new action
-    reflection:float=1.,     # paid for a reflecting turn that does something else after a failure
+    planning:float=1.,    # paid for a planning turn of an episode that succeeded
+    explore:float=1.,     # paid for an exploring turn with a new action
+    reflection:float=1.,  # paid for a reflecting turn that does something else after a failure
     # turns column that is not 0 where a well-formed action was not possible; None: `invalid` covers both
     unavailable:str|None=None,
-)->Tensor:                   # (turns,) float64
+)->Tensor:  # (turns,) float64
     "Rule-based reward of each turn's tag; 0 for an invalid or untagged turn (RLVMR, arXiv 2507.22844)."
     tag = valid_tag(b)
     action = need(b.turns, 'action', 'meta_reasoning reads turns.action',
@@ -52,8 +52,7 @@ def meta_reasoning(b:Batch,  # episodes; turns need `tag` (of TAGS), `action` (i
              (TAGS['reflection'], reflection, changed))
     return sum(amount*((tag == kind) & met).double() for kind, amount, met in rules)
 
-def read_tags(batch: Batch, policy,
-    split: Callable = split_tag,  # text -> (tag word, action)
+def read_tags(batch: Batch, policy, split: Callable = split_tag,  # text -> (tag word, action)
 )->Batch:
     "The batch with `turns.tag`, `turns.meta` (RLVMR's rule-based reward), and `turns.action` without the tag."
     check_words(policy, ('planning', 'explore', 'reflection'), 'Tagged')

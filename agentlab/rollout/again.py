@@ -60,8 +60,7 @@ class Again(Wrapper):
         between:Callable=Says(),    # k, Attempt -> what is read before attempt k; None: there is nothing to say
         ends:Callable=over,         # Step -> bool: the attempt ends with this answer of the inner environment
         limits:tuple=(),            # most turns of each attempt; where it is shorter, the last number holds on
-        repeat:bool=True,           # True: what was asked first is shown again behind it
-    ):
+        repeat:bool=True):          # True: what was asked first is shown again behind it
         super().__init__(env)
         if len(env.seats) != 1:
             raise TypeError(f'{type(self).__name__} asks one seat, and {type(env).__name__} has {env.seats}')
@@ -182,12 +181,11 @@ def by_attempt(b:Batch)->Tensor:  # (action tokens,) float64; 0 for an attempt t
     "What an attempt earned, less the mean of the same attempt of the other episodes of its group."
     one, peers = (same(key, _attempt(b)) for key in (b.turns.episode, b.of_turn('group', 'seat')))
     return b.spread(leave_one_out(group_sum(b.turns.reward, one), peers, 'zero', one))
-by_attempt.needs = ('group',)     # a group of one is refused
+by_attempt.needs = ('group',)  # a group of one is refused
 
-def improved(b:Batch,  # episodes of `Again`
-    alpha:float=10.,   # of the change; 0: every attempt for itself
-    first:float=1.,    # share of its reward that the first attempt gets; 0: only the later ones are paid
-)->Tensor:             # (turns,) on the last turn of each attempt; 0 on the others
+def improved(b:Batch, alpha:float=10.,  # of the change; 0: every attempt for itself
+    first:float=1.,  # share of its reward that the first attempt gets; 0: only the later ones are paid
+)->Tensor:           # (turns,) on the last turn of each attempt; 0 on the others
     "What an attempt earned, and `alpha` times by how much that is more than the attempt before it (SCoRe)."
     grid = earned(b)
     worth = torch.cat([first*grid[:, :1], grid[:, 1:] + alpha*grid.diff(dim=1)], 1)
@@ -223,7 +221,7 @@ def best_of_own(
     # as for `play`
     max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
     workers:int=0, seed:int=0, step:int=0, name:str='policy', system:str=None
-)->list:                    # as `play`; the last turn of a chosen attempt has columns['samples']
+)->list:  # as `play`; the last turn of a chosen attempt has columns['samples']
     "`play`, but later attempts are the best of several (RISE); a world that cannot be cloned is an episode's error."
     env = suited(env if isinstance(env, Again) else around(env), policy, system, max_tokens)
     games = new_games(env, seeds, group_size, tasks, seed, groups)
@@ -263,9 +261,8 @@ def verdicts(b:Batch)->Tensor:  # (episodes, attempts) float64
     place = b.turns.episode[ends], _attempt(b)[ends]
     return attempts(b).index_put(place, -b.turns.invalid[ends].double(), accumulate=True)
 
-def introspection(b:Batch,  # episodes of `Again`
-    temperature:float=.4,   # tau: the smaller, the less a wrong attempt counts
-)->Tensor:                  # (action tokens,) weight, above 0
+def introspection(b:Batch, temperature:float=.4,  # tau: the smaller, the less a wrong attempt counts
+)->Tensor:  # (action tokens,) weight, above 0
     "exp(verdict/temperature) of the attempt, for `imitation` (RISE)."
     return b.spread((verdicts(b)/temperature).exp()[b.turns.episode, _attempt(b)])
 
@@ -275,8 +272,7 @@ def keep_best(r:Tensor)->Tensor: return r >= r.nan_to_num(nan=-math.inf).cummax(
 def keep_right(r:Tensor)->Tensor: return r == 1
 
 @curation('mask', 'turn', 'those of attempts that the rule leaves out', 'Qu et al., 2024, RISE, arXiv 2407.18219')
-def keep_attempts(b:Batch,   # episodes of `Again`
-    keep:Callable=keep_all,  # (episodes, attempts) verdicts -> bool of the same shape
+def keep_attempts(b:Batch, keep:Callable=keep_all,  # (episodes, attempts) verdicts -> bool of the same shape
 )->Batch:
     "Only these attempts are learned from."
     return _mask(b, b.spread(~keep(verdicts(b))[b.turns.episode, _attempt(b)]), 'keep_attempts')
@@ -348,9 +344,9 @@ class Judged(Wrapper):
         return f'{"yes" if page else "no"} '*(page is not None) + twin.demonstrator(noise, generator)
     def vocabulary(self): return [*self.env.vocabulary(), 'yes', 'no']
 
-def judgements(b:Batch,   # episodes of `Judged`
+def judgements(b:Batch,  # episodes of `Judged`
     faithful:bool=False,  # True, as released: after a right answer every yes is worth .4, whatever the page said
-)->Tensor:                # (turns,)
+)->Tensor:  # (turns,)
     "What was paid, and for a right judgement of the last page .3, a wrong no -.3, a wrong yes -.6 (ReSeek)."
     said, useful = (need(b.turns, name, 'judgements pays for yes and no', 'Play in agentlab.rollout.again.Judged.')
                     for name in ('judged', 'useful'))
@@ -366,11 +362,11 @@ def reseek_recipe():
 
 def by_budget(policy, env, tasks:int=64,  # an environment whose tools are on or off; held-out tasks
     budgets:tuple=(1, 2, 3, 4, 5),  # turns
-    answers:int=2,                  # of an episode, at most; one where the budget is one turn
-    feedback:Callable=Says(),       # k, Attempt -> what is read after a wrong answer
-    ends:Callable=over,             # Step -> bool: this was an answer
+    answers:int=2,       # of an episode, at most; one where the budget is one turn
+    feedback:Callable=Says(),  # k, Attempt -> what is read after a wrong answer
+    ends:Callable=over,  # Step -> bool: this was an answer
     rollout:Callable=play, seed:int=0, **how  # who plays: `play`, or a function of the same arguments
-)->dict:                            # success by budget, its `slope`, and the episodes that an error ended
+)->dict:                 # success by budget, its `slope`, and the episodes that an error ended
     "Success by the number of turns (MINT). Feedback that holds the answer is such an error."
     from agentlab.rollout.turns import TurnLimit
     found, those, errors = {}, env.tasks('test', tasks), 0
@@ -410,7 +406,7 @@ def by_units(env, word:str='', most:int=5, goes_on:Callable=wants_more)->Again: 
 
 def unit_reward(
     b:Batch, form:float=.1, several:float=-.1,  # of `by_units`; where all units have an answer; where one has several
-)->Tensor:                                      # (turns,) on the last turn of each episode
+)->Tensor:  # (turns,) on the last turn of each episode
     "Format, accuracy of the last answer, and compactness (in the spirit of MinD)."
     said = need(b.turns, 'answers', 'unit_reward counts them', 'Play in agentlab.rollout.again.by_units.')
     some = lambda x: group_sum(x.double(), b.turns.episode) > 0

@@ -22,15 +22,15 @@ from .plain import (Game, call_all, guarded, new_games, play, play_round, receiv
 from ..settings import in_parts
 
 def top_entropy(logprobs,  # per token: log-probabilities of the likeliest tokens, such as the ten that a server returns
-)->list[float]:     # per token, nats; never above the full entropy
+)->list[float]:  # per token, nats; never above the full entropy
     "What is seen of a token's entropy through a list of likeliest tokens: the sum of -p ln p over the list."
     return [-sum(math.exp(l)*l for l in token) for token in logprobs]
 
 def segment_entropy(entropies,  # per sampled token, nats: `Completion.entropies`, `Turn.entropies`, or `top_entropy`
-    k: int = 20,                # how many tokens count, from the first on
-    vocabulary: int|None = None,# faithful: number of tokens in the vocabulary
-    faithful: bool = False,     # True: the sum, divided by ln(vocabulary), as released
-)->float:                       # nats; faithful: in units of ln(vocabulary); 0 for no tokens
+    k: int = 20,  # how many tokens count, from the first on
+    vocabulary: int|None = None,  # faithful: number of tokens in the vocabulary
+    faithful: bool = False,  # True: the sum, divided by ln(vocabulary), as released
+)->float:         # nats; faithful: in units of ln(vocabulary); 0 for no tokens
     """How unsure the policy was at the beginning of an action: the mean entropy of its first `k` tokens (ARPO, Dong
     et al. 2025)."""
     if k < 1: raise ValueError(f'k={k}: give the number of tokens to look at, from 1')
@@ -45,28 +45,28 @@ def segment_entropy(entropies,  # per sampled token, nats: `Completion.entropies
     return sum(first)/len(first) if first else 0.
 
 def arpo_score(now: float, first: float,  # entropy of this segment, and of the game's first one
-    draw: float,                # uniform in [0, 1)
-    weight: float = .2,         # of the entropy's rise
-)->float:                       # 0 to 1; fork where it is at most the threshold
+    draw: float,         # uniform in [0, 1)
+    weight: float = .2,  # of the entropy's rise
+)->float:                # 0 to 1; fork where it is at most the threshold
     "ARPO's branch score, clip(u - w*(H - H_first), 0, 1) (released code of Dong et al. 2025, arXiv 2507.19849)."
     return min(max(draw - weight*(now - first), 0.), 1.)
 
 def aepo_score(now: float, first: float,  # entropy of this segment, and of the game's first one
-    draw: float,                # uniform in [0, 1)
-    weight: float = .2,         # of the entropy's rise
-    streak: int = 0,            # rounds in a row in which this group has forked
-    penalty: float = .05,       # what each of them takes off
-)->float:                       # 0 to 1; fork where it is at least the threshold
+    draw: float,           # uniform in [0, 1)
+    weight: float = .2,    # of the entropy's rise
+    streak: int = 0,       # rounds in a row in which this group has forked
+    penalty: float = .05,  # what each of them takes off
+)->float:                  # 0 to 1; fork where it is at least the threshold
     """AEPO's branch score, clip((u + w*(H - H_first)) * max(0, 1 - .05 c), 0, 1) (released code of Dong et al. 2025,
     arXiv 2510.14545)."""
     return min(max((draw + weight*(now - first))*max(0., 1 - penalty*streak), 0.), 1.)
 
-def aepo_budget(root: float,    # entropy of a game's first action
-    tools: float,               # mean entropy of the actions after an answer of the environment
-    group_size: int,            # games of the group, N
-    slope: float = .5,          # of the sigmoid
-    faithful: bool = False,     # True: rounded down, plus one, as released
-)->int:                         # games to begin, 1 to group_size; the others are forks
+def aepo_budget(root: float,  # entropy of a game's first action
+    tools: float,       # mean entropy of the actions after an answer of the environment
+    group_size: int,    # games of the group, N
+    slope: float = .5,  # of the sigmoid
+    faithful: bool = False,  # True: rounded down, plus one, as released
+)->int:                 # games to begin, 1 to group_size; the others are forks
     "Games to begin, ceil(N*sigmoid(slope*(root - tools))) (AEPO, Dong et al. 2025, arXiv 2510.14545)."
     if group_size < 1: raise ValueError(f'group_size={group_size}: give at least 1')
     wanted = group_size/(1 + math.exp(-min(max(slope*(root - tools), -700.), 700.)))
@@ -75,11 +75,11 @@ def aepo_budget(root: float,    # entropy of a game's first action
 @dataclass
 class Rule:
     "When a game is forked, and how its entropy is measured."
-    forks: Callable                 # entropy now, first entropy, uniform draw, rounds in a row with forks -> bool
-    beam: int = 2                   # a game is continued in at most so many ways from one place
-    k: int = 20                     # tokens that are measured
-    vocabulary: int|None = None     # faithful: its size
-    baselines: dict|None = None     # faithful: entropies of first actions, by the number of the game in the call
+    forks: Callable  # entropy now, first entropy, uniform draw, rounds in a row with forks -> bool
+    beam: int = 2    # a game is continued in at most so many ways from one place
+    k: int = 20      # tokens that are measured
+    vocabulary: int|None = None  # faithful: its size
+    baselines: dict|None = None  # faithful: entropies of first actions, by the number of the game in the call
     def measure(self, entropies)->float:
         "Entropy of a segment."
         return segment_entropy(entropies, self.k, self.vocabulary, self.faithful)
@@ -111,7 +111,7 @@ class Tree:
         own = dict(number=game.number, sample_seed=game.sample_seed)
         vars(game).update(vars(parent.twin(twin)) | own)
         first = self.first + self.games.index(parent)*len(parent.sides)
-        for episode, side in enumerate(game.sides.values(), first):     # which turn of which episode sampled a copy
+        for episode, side in enumerate(game.sides.values(), first):  # which turn of which episode sampled a copy
             for j, turn in enumerate(side.turns): turn.origin = turn.origin or (episode, j)
 
 def _check_clone(env):
@@ -122,13 +122,12 @@ def _no_clone(env, why):
                       f'branching needs clone(), which copies an environment as it stands. Write one, or use play.')
 
 def own_luck(env,  # a clone
-    seed: int,
-):
+    seed: int):
     """Let an environment draw its future from another seed: by `reseed(seed)`, or by replacing its generator
     `random`; others stay as they are."""
     if callable(getattr(env, 'reseed', None)): env.reseed(seed)
     elif isinstance(getattr(env, '__dict__', {}).get('random'), Random): env.random = Random(seed)
-    elif hasattr(getattr(env, 'env', None), 'reset'): own_luck(env.env, seed)      # an environment around another one
+    elif hasattr(getattr(env, 'env', None), 'reset'): own_luck(env.env, seed)  # an environment around another one
 
 def _closes(policy)->bool:
     "Whether a thought that is cut off would be closed by force."
@@ -222,7 +221,7 @@ class Forest(_Growing):
         """Play a game of every group to its end: (entropy of its first action, mean entropy of its later ones) for each
         group."""
         g = self.given
-        if self.rule.faithful:      # as released: a first action of up to 50 tokens, and a game, both thrown away
+        if self.rule.faithful:  # as released: a first action of up to 50 tokens, and a game, both thrown away
             how = {k: v for k, v in vars(g).items() if k != 'group_size'} | dict(sampler=self.sampler)
             asked = play(**how | dict(max_turns=1, max_tokens=50, seed=derive(g.seed, 'root')))
             probes = play(**how | dict(seed=derive(g.seed, 'probe')))
@@ -251,16 +250,16 @@ class Forest(_Growing):
         return [e for game in self.games for e in game.episodes(step=self.given.step, policy=self.given.name)]
 
 def arpo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
-    initial: int|None = None,   # games of a group that are begun; None: half of them
-    beam: int = 2,              # ways in which a game goes on from one place, at most
+    initial: int|None = None,  # games of a group that are begun; None: half of them
+    beam: int = 2,  # ways in which a game goes on from one place, at most
     # tau, probability of a fork where the entropy is that of the first action; below 0: never fork
     threshold: float = .5,
-    weight: float = .2,         # of the entropy's rise
-    k: int = 20,                # tokens of an action whose entropy counts
-    faithful: bool = False,     # True: the released timing and entropy
+    weight: float = .2,  # of the entropy's rise
+    k: int = 20,         # tokens of an action whose entropy counts
+    faithful: bool = False,  # True: the released timing and entropy
     # faithful: first entropies by number of the game; give the same one to every call, as the release does
     baselines: dict|None = None,
-    **how                       # further arguments of `play`
+    **how          # further arguments of `play`
 )->list[Episode]:  # ordered by group, slot, seat; `Turn.origin` of a copied turn names the turn that sampled it
     """`play`, with games forked where the entropy has risen after an answer of the environment (ARPO, Dong et al.
     2025, arXiv 2507.19849)."""
@@ -271,16 +270,16 @@ def arpo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
     return forest.play(lambda _: [initial]*len(seeds))
 
 def aepo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
-    initial: int|None = None,   # games of a group that are begun; None: `aepo_budget` of what its first game shows
-    beam: int = 2,              # as for `arpo`
-    threshold: float = .5,      # tau; above 1: never fork
-    weight: float = .2,         # of the entropy's rise
-    penalty: float = .05,       # what every round in a row with a fork takes off the score
-    slope: float = .5,          # of the budget's sigmoid
+    initial: int|None = None,  # games of a group that are begun; None: `aepo_budget` of what its first game shows
+    beam: int = 2,          # as for `arpo`
+    threshold: float = .5,  # tau; above 1: never fork
+    weight: float = .2,     # of the entropy's rise
+    penalty: float = .05,   # what every round in a row with a fork takes off the score
+    slope: float = .5,      # of the budget's sigmoid
     # as for `arpo`; faithful: the first look is played beside and thrown away
     k: int = 20, faithful: bool = False, baselines: dict|None = None,
-    **how                       # further arguments of `play`
-)->list[Episode]:               # as for `arpo`
+    **how          # further arguments of `play`
+)->list[Episode]:  # as for `arpo`
     """`arpo` with a first look that sets the number of forks, and a penalty against rows of them (AEPO, Dong et al.
     2025, arXiv 2510.14545)."""
     def forks(now, first, draw, streak): return aepo_score(now, first, draw, weight, streak, penalty) >= threshold

@@ -53,8 +53,8 @@ def _all(env, observation: str, begins: bool)->str: return observation
 class Delegate(Wrapper):
     "An environment of one seat for a planner, who writes `do ERRAND`, and an executor, who writes `done REPORT`."
     seats, now, ahead = ('planner', 'executor'), None, 1  # `ahead`: goals that a planner names at once
-    def __init__(self, env,       # an environment of one seat
-        budget: int = 5,          # turns of an errand
+    def __init__(self, env,  # an environment of one seat
+        budget: int = 5,     # turns of an errand
         report: Callable = said_words,  # what was said, this environment -> what the planner hears
         # this environment, observation, whether an errand begins -> what the executor reads of it; None: everything
         sees: Callable|None = None,
@@ -197,7 +197,7 @@ metric('executor_turns', 'share of the turns that an executor took', 'counted', 
 metric('executor_tokens', 'share of the action tokens that an executor said', 'counted', 'tokens, 0-1')(
     _measured(lambda b: _share(b, b.turns.episode[b.action_turn])))
 
-def warm_seats(policy, env: Delegate,                        # its weights are changed; with a script
+def warm_seats(policy, env: Delegate,  # its weights are changed; with a script
     steps: int = 300, episodes: int = 16, lr: float = 8e-3,  # updates; games of an update; highest learning rate
     noise: float = .3,  # share of a demonstrator's turns that are drawn at random
     seed: int = 0, players: dict|None = None,  # who else plays, as for `play_players`: not learned from
@@ -315,13 +315,12 @@ def himac_recipe():
 
 def foresight(
     policy, env: Delegate, seeds: list, group_size: int = 1, tasks: list|None = None, groups: list|None = None,
-    sampler=None, tries: int = 4,       # as for `play`; errands that are tried from one state
-    reached: Callable = risen,          # the environment after an errand -> whether it was carried out
-    form: float = .1, goal: float = 1., # what a well-formed errand is worth, and one that was carried out
+    sampler=None, tries: int = 4,  # as for `play`; errands that are tried from one state
+    reached: Callable = risen,  # the environment after an errand -> whether it was carried out
+    form: float = .1, goal: float = 1.,  # what a well-formed errand is worth, and one that was carried out
     max_turns: int = 64, max_tokens: int = 16, seed: int = 0, step: int = 0, name: str = 'policy',
-    system: str|None = None, limit: float|None = None,
-    **how,                              # of the sampler: temperature, top_p
-)->list[Episode]:                       # of every try: a planner's of one turn, an executor's; the group is their state
+    system: str|None = None, limit: float|None = None, **how,  # of the sampler: temperature, top_p
+)->list[Episode]:  # of every try: a planner's of one turn, an executor's; the group is their state
     "Try several errands from every state of the planner, each on a clone, and go on with one of them (Hi-Agent)."
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, groups)
     if games and not getattr(games[0].env, 'empty', False):
@@ -390,11 +389,9 @@ def epo_explicit_recipe():
 class FrozenActor(Wrapper):
     "Every seat says a phrase, and a frozen actor acts by it: a game of strategists (EPO)."
     adds = 'You do not act yourself: say one phrase before each of your turns, and somebody else acts by it.'
-    def __init__(self, env,       # of any number of seats
-        actor: Callable,          # env, phrase, generator -> action
-        phrases: tuple = (),      # what may be said; (): anything
-        script: Callable = None,  # env, generator -> what a demonstrator says
-    ):
+    def __init__(self, env, actor: Callable,  # env, phrase, generator -> action
+        phrases: tuple = (),       # what may be said; (): anything
+        script: Callable = None):  # env, generator -> what a demonstrator says
         super().__init__(env)
         self.actor, self.phrases, self.script, self.draws = actor, tuple(phrases), script, None
         self.rule = import_path(actor)  # goes into run.json
@@ -487,8 +484,7 @@ class Flow(Wrapper):
         verify: Callable,    # this environment -> whether the memory is enough
         answer: Callable,    # this environment -> the action that ends the game
         limit: int = 3,      # steps of a game
-        analyse: Callable = lambda env: '',  # this environment -> what a fixed model says of the question
-    ):
+        analyse: Callable = lambda env: ''):  # this environment -> what a fixed model says of the question
         super().__init__(env)
         self.execute, self.verify, self.answer, self.limit, self.analyse = execute, verify, answer, limit, analyse
     def reset(self, seed, task=None):

@@ -24,10 +24,10 @@ class CurationError(ValueError):
     "A filter left nothing to learn from. The trainer writes the message into the row of this step and makes no update."
 
 def curation(does: str,  # 'mask', 'drop' or 'resample'
-    unit: str,     # what is removed at once: 'group', 'episode', 'turn' or 'token'
-    removes: str,  # which of them, in words
-    paper: str,    # authors, year, arXiv number; begins with 'in the spirit of' where the rule is not the authors'
-)->Callable:       # a decorator
+    unit: str,           # what is removed at once: 'group', 'episode', 'turn' or 'token'
+    removes: str,        # which of them, in words
+    paper: str,  # authors, year, arXiv number; begins with 'in the spirit of' where the rule is not the authors'
+)->Callable:             # a decorator
     "Mark a function as a filter and let it say what it removes. The function itself stays as it is."
     if does not in ('mask', 'drop', 'resample'): raise ValueError(f"does={does!r}: use 'mask', 'drop' or 'resample'")
     if unit not in ('group', 'episode', 'turn', 'token'):
@@ -59,8 +59,7 @@ def _mask_episodes(b, out, who)->Batch:
 
 class chain:
     "A filter that applies several, the first one first."
-    def __init__(self, *filters  # functions Batch -> Batch; bind their arguments with functools.partial
-    ):
+    def __init__(self, *filters):  # functions Batch -> Batch; bind their arguments with functools.partial
         wrong = [f for f in filters if not callable(f)]
         if wrong:
             raise ValueError(f'chain: {wrong[0]!r} is no function; give filters, with functools.partial(filter, ...) '
@@ -81,8 +80,7 @@ def _said(x)->str:
 def _keys(b): return same(b.episodes.group, b.episodes.seat)
 
 @curation('drop', 'group', 'outcomes all equal', 'Yu et al., 2025, DAPO, arXiv 2503.14476 (code read)')
-def keep_mixed(b:Batch,   # episodes
-    faithful:bool=False,  # True: as released, any deviation above 0 counts, also one of rounding
+def keep_mixed(b:Batch, faithful:bool=False,  # True: as released, any deviation above 0 counts, also one of rounding
 )->Batch:
     "Drop groups in which all outcomes are equal; a group of one stays (the filter of DAPO's dynamic sampling)."
     outcome, by = b.episodes.outcome, _keys(b)
@@ -130,9 +128,9 @@ def top_share(scores:Tensor,  # (groups,) in the order of arrival
     return _best(scores, max(int(share*len(scores)), least))
 
 def top_p(scores:Tensor,  # (groups,) not negative
-    p:float=.9,       # share of the sum of the scores; 1 and more keep everything
-    slack:float=.01,  # taken off what must be reached
-)->Tensor:            # (groups,) bool; only scores above 0
+    p:float=.9,           # share of the sum of the scores; 1 and more keep everything
+    slack:float=.01,      # taken off what must be reached
+)->Tensor:                # (groups,) bool; only scores above 0
     "The fewest groups, largest scores first, that together hold p of all scores."
     if p >= 1: return torch.ones_like(scores, dtype=torch.bool)
     score, order = scores.clamp(min=0).sort(descending=True, stable=True)
@@ -168,18 +166,17 @@ def _keep_groups(b, choose, score, include_zero, who):
           'RAGEN-2, 2026, arXiv 2604.06268 (code read)')
 def keep_groups(b:Batch,    # episodes
     choose:Callable=top_p,  # (groups,) scores in the order of arrival -> (groups,) bool, such as partial(top_p, p=.9)
-    score:Callable=outcome_std, # Batch -> (episodes,) score of each episode's group; NaN: never kept
-    include_zero:bool=True,     # False: groups of score 0 are not even counted
+    score:Callable=outcome_std,  # Batch -> (episodes,) score of each episode's group; NaN: never kept
+    include_zero:bool=True,  # False: groups of score 0 are not even counted
 )->Batch:
     "Drop all groups but those that `choose` picks by their score (RAGEN-2's rollout filter)."
     return _keep_groups(b, choose, score, include_zero, 'keep_groups')
 
 @curation('drop', 'group', 'all but the share of groups with the largest deviation',
           'Wang et al., 2025, RAGEN (StarPO-S), arXiv 2504.20073 (code read)')
-def starpo_s(b:Batch,           # episodes
-    share:float=.25,            # of all groups; 1: everything stays
-    score:Callable=outcome_std, # Batch -> (episodes,) score of each episode's group
-    faithful:bool=False,        # True: int(share*groups) may be 0, which leaves nothing
+def starpo_s(b:Batch, share:float=.25,  # of all groups; 1: everything stays
+    score:Callable=outcome_std,  # Batch -> (episodes,) score of each episode's group
+    faithful:bool=False,  # True: int(share*groups) may be 0, which leaves nothing
 )->Batch:
     "Drop all but the share of groups whose outcomes differ most (StarPO-S)."
     return b if share == 1 else _keep_groups(b, partial(top_share, share=share, least=0 if faithful else 1), score,
@@ -219,7 +216,7 @@ def _any(b, flag):
 
 @curation('drop', 'group', 'outcomes nearly equal, too easy or too hard, or cut short',
           'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
-def simpletir_reject(b:Batch,     # episodes
+def simpletir_reject(b:Batch,  # episodes
     low:float=.1, high:float=.9,  # a group's share of successes must lie between, both included
     least_std:float=1e-3,  # a group's outcomes must deviate by so much
     whole:int=0,           # episodes of the group that must not be truncated; the authors' remove_clip asks for 4
@@ -250,12 +247,12 @@ def roc_counts(positives:Tensor, negatives:Tensor,  # (any shape) float64: how m
     few = positives.clamp(max=2)
     return torch.where(up <= few, few, up), torch.where(up <= few, keep - few, down)
 
-def roc_penalty(b:Batch,        # episodes; turns need the three columns
+def roc_penalty(b:Batch,  # episodes; turns need the three columns
     # turns column: 1 where the tool answered with an error, 0 where it did not, NaN where no tool answered
     error:str='tool_error',
     malformed:str='malformed',  # turns column: above 0 where a tag was opened and not closed, or the other way round
-    answers:str='answers',      # turns column: number of complete answers in this turn
-)->Tensor:                      # (episodes,) float64, 0 to 2
+    answers:str='answers',  # turns column: number of complete answers in this turn
+)->Tensor:                  # (episodes,) float64, 0 to 2
     """Share of tool answers that were errors (.5 without any), plus a format penalty: 1 if broken or without answer,
     else the surplus answers per turn."""
     hint = ("Let your environment give it in info['columns'], or bring a penalty of your own: roc(batch, keep, "
@@ -280,12 +277,12 @@ def _place(x, by)->Tensor:
 
 @curation('drop', 'episode', 'failures at random and unclean successes, down to `keep` a group',
           'Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722 (code read)')
-def roc(b:Batch,                   # episodes, more per group than are trained
-    keep:int=16,                   # episodes of a group that stay; a group with fewer is dropped
+def roc(b:Batch,          # episodes, more per group than are trained
+    keep:int=16,          # episodes of a group that stay; a group with fewer is dropped
     penalty:Callable=roc_penalty,  # Batch -> (episodes,) how unclean, from 0
-    floor:float=.1,                # a success is drawn with weight 1/(penalty + floor)
-    seed:int=0,                    # of the draws, together with the training step
-    faithful:bool=False,           # True: as released, the lowest penalties and the first failures
+    floor:float=.1,       # a success is drawn with weight 1/(penalty + floor)
+    seed:int=0,           # of the draws, together with the training step
+    faithful:bool=False,  # True: as released, the lowest penalties and the first failures
 )->Batch:
     "Of each group keep a random part of the failures and the clean successes (GRPO-RoC)."
     if keep < 2: raise ValueError(f'keep={keep}: at least 2 episodes of a group, else there is nobody to compare with')
@@ -317,8 +314,7 @@ def mask_truncated(b:Batch,  # episodes
 
 @curation('mask', 'episode', 'an answer of `longest` tokens or more',
           'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
-def mask_overlong(b:Batch,  # episodes
-    longest:int,  # tokens of a context window, without what stood before the first action
+def mask_overlong(b:Batch, longest:int,  # tokens of a context window, without what stood before the first action
 )->Batch:
     "Mask every episode with a context window that went on for `longest` tokens or more behind its prompt."
     if longest < 1: raise ValueError(f'longest={longest}: give the number of tokens from which an answer is too long')
@@ -328,9 +324,9 @@ def mask_overlong(b:Batch,  # episodes
     return _mask_episodes(b, _of_episodes(b, end - start >= longest) > 0, 'mask_overlong')
 
 def repeats(ids:Tensor,  # (tokens,) int64
-    by:Tensor,  # (tokens,) key of the text each token belongs to; n-grams do not cross it
-    n:int=20,   # length of an n-gram
-)->Tensor:      # (tokens,) how often the n-gram that begins here occurs in its text; 0 where the text ends before
+    by:Tensor,           # (tokens,) key of the text each token belongs to; n-grams do not cross it
+    n:int=20,            # length of an n-gram
+)->Tensor:  # (tokens,) how often the n-gram that begins here occurs in its text; 0 where the text ends before
     "Occurrences of every n-gram, overlapping ones included. Exact, in log2(n) passes over all texts at once."
     if n < 1: raise ValueError(f'n={n}: an n-gram has at least one token')
     piece, width, gram, done = same(by, ids), 1, None, 0
@@ -344,8 +340,7 @@ def repeats(ids:Tensor,  # (tokens,) int64
 
 @curation('mask', 'episode', 'some n-gram said `times` times or more',
           'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
-def mask_repeated(b:Batch,  # episodes
-    n:int=20,      # tokens of an n-gram
+def mask_repeated(b:Batch, n:int=20,  # tokens of an n-gram
     times:int=10,  # occurrences, overlapping ones included, that are too many
 )->Batch:
     "Mask every episode that says some n-gram of sampled tokens too often."
@@ -353,11 +348,10 @@ def mask_repeated(b:Batch,  # episodes
     episode = b.rows.episode[b.tokens.row[b.actions]]
     return _mask_episodes(b, _of_episodes(b, repeats(b.tokens.id[b.actions], episode, n) >= times) > 0, 'mask_repeated')
 
-def dr_bot(  # it masks and drops, so it has no mark of its own
-    b:Batch,      # episodes
-    longest:int,  # see mask_overlong
+def dr_bot(                # it masks and drops, so it has no mark of its own
+    b:Batch, longest:int,  # see mask_overlong
     n:int=20, times:int=10,  # see mask_repeated
-    share:float=.75,         # of the groups, by deviation; masked episodes count
+    share:float=.75,       # of the groups, by deviation; masked episodes count
 )->Batch:
     "The masks of Dr.BoT, then the share of groups with the largest deviation."
     return starpo_s(mask_repeated(mask_truncated(mask_overlong(b, longest)), n, times), share)
@@ -385,7 +379,7 @@ def mask_certain(b:Batch,  # episodes; tokens need `entropy`
 
 @curation('mask', 'token', 'of another part of the reply than those named',
           'in the spirit of the loss masks of agentic training at large')
-def only_parts(b:Batch,                         # episodes; tokens need `part`
+def only_parts(b:Batch,  # episodes; tokens need `part`
     parts:tuple=('thought', 'action', 'call'),  # names of PART_CODES that stay in the loss
 )->Batch:
     "Mask the tokens of every other part. Raises ValueError where no parts were recorded."
@@ -395,8 +389,7 @@ def only_parts(b:Batch,                         # episodes; tokens need `part`
 
 @curation('mask', 'turn', 'a few at random, so that the rest can be divided',
           'in the spirit of Chen et al., 2025, IterResearch (EAPO), arXiv 2511.07327')
-def keep_multiple(b:Batch,  # episodes
-    of:int,      # number of workers
+def keep_multiple(b:Batch, of:int,  # number of workers
     seed:int=0,  # of the draw, together with the training step
 )->Batch:
     "Mask random turns until the number of turns in the loss is a multiple of `of`."

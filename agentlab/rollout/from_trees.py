@@ -20,12 +20,12 @@ from .filters import _mask, curation
 from .search import Trees
 from ..selfplay.preferences import dpo_credit, episode_logp
 
-def searched(policy, env, seeds: list[int], group_size: int = 1,    # as for `play`; a tree is a group of any size
-    *, grow: Callable,      # trees -> what it found, or nothing: `Trees.grow`, `best_first`, `dive` with arguments
-    read: Callable,         # trees, what was found -> episodes: `Trees.finished`, `step_pairs`, `ways`, `revised`
-    agent = None,           # who searches; None: the policy
-    step: int = 0, name: str = 'search',    # kept with the episodes
-    **how,                  # of `Trees`
+def searched(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`; a tree is a group of any size
+    *, grow: Callable,  # trees -> what it found, or nothing: `Trees.grow`, `best_first`, `dive` with arguments
+    read: Callable,     # trees, what was found -> episodes: `Trees.finished`, `step_pairs`, `ways`, `revised`
+    agent = None,       # who searches; None: the policy
+    step: int = 0, name: str = 'search',  # kept with the episodes
+    **how,              # of `Trees`
 )->list[Episode]:
     "A rollout: a tree for every task, and what is read off it."
     trees = Trees(agent or policy, env, seeds, **how)
@@ -37,10 +37,9 @@ def at_wins(b: Batch)->Tensor:  # (action tokens,) float64
     "1 at every token of an episode that was won, else 0: weights of an imitation."
     return b.spread(b.of_turn('success').double())
 
-def step_pairs(trees: Trees, found=None,    # not used
-    visits: int = 2,        # an action counts that was tried so often
-    gap: float = .1,        # least distance of two Q, in the scale of the returns
-)->list[Episode]:           # one turn each; a group holds two, each paid its Q of the tree
+def step_pairs(trees: Trees, found=None, visits: int = 2,  # an action counts that was tried so often
+    gap: float = .1,  # least distance of two Q, in the scale of the returns
+)->list[Episode]:     # one turn each; a group holds two, each paid its Q of the tree
     "Of every place the best and the worst action (Step-Q, Zhai et al., 2024)."
     made = []
     for root in trees.roots:
@@ -56,10 +55,8 @@ def step_pairs(trees: Trees, found=None,    # not used
 
 class Choosing:
     "A sampler that asks another one `k` times after every context, and says what scores highest."
-    def __init__(self, sampler,
-        score: Callable,        # contexts, completions -> a number each
-        k: int = 5,
-    ):
+    def __init__(self, sampler, score: Callable,  # contexts, completions -> a number each
+        k: int = 5):
         if k < 1: raise ValueError(f'k={k}: choose among at least 1 candidate')
         self.sampler, self.score, self.k = sampler, score, k
     def sample(self, contexts: list[list[int]], max_tokens: int, *arguments, seeds=0, **how)->list:
@@ -75,9 +72,9 @@ def likelihood(contexts: list, said: list)->list[float]:
     "How likely the agent itself found what it said, summed over the tokens."
     return [sum(one.logprobs) for one in said]
 
-def preference_q(policy, reference,     # agentlab.policy.Policy each: what has learned, and what it was a copy of
-    beta: float = .1,       # as in training
-)->Callable:                # contexts, completions -> Q
+def preference_q(policy, reference,  # agentlab.policy.Policy each: what has learned, and what it was a copy of
+    beta: float = .1,  # as in training
+)->Callable:           # contexts, completions -> Q
     "beta log(pi/pi_ref) of what was said."
     @torch.no_grad()
     def score(contexts, said):
@@ -91,14 +88,13 @@ def step_q_recipe():
     found = partial(searched, grow=partial(Trees.grow, simulations=32), read=step_pairs)
     return dict(credit=dpo_credit, rollout=found, kl_coef=1e-3, minibatches=1, groups=8)
 
-def ways(trees: Trees, found: list)->list[Episode]:     # what `best_first` gave
+def ways(trees: Trees, found: list)->list[Episode]:  # what `best_first` gave
     "The games that were won."
     return [replace(e, game=e.group << 20) for node in found if node for e in node.game.episodes()]
 
 @curation('mask', 'turn', 'the likeliest and the least likely quarter of the actions',
           'in the spirit of Xin et al., 2025, BFS-Prover-V2, arXiv 2509.06493')
-def mask_edges(b: Batch,    # episodes
-    low: float = .25, high: float = .75,    # shares of the turns, from 0 to 1: those between stay
+def mask_edges(b: Batch, low: float = .25, high: float = .75,  # shares of the turns, from 0 to 1: those between stay
 )->Batch:
     "Mask the turns whose log-perplexity, under the policy that played, is below or above these quantiles of all."
     count = b.turn_lengths()
@@ -114,8 +110,8 @@ def bfs_prover_recipe():
     found = partial(searched, grow=partial(Trees.best_first, rounds=32), read=ways)
     return dict(credit=at_wins, objective=imitation, rollout=found, curate=mask_edges, temperature=1.3, groups=32)
 
-def revised(trees: Trees, found=None,   # not used
-    judge: Callable = unlike_winners, alpha: float = .5, beta: float = 0.,      # as for `agent_r`
+def revised(trees: Trees, found=None,  # not used
+    judge: Callable = unlike_winners, alpha: float = .5, beta: float = 0.,  # as for `agent_r`
 )->list[Episode]:
     "Bad leaves that were spliced to better ones, and the good ones."
     leaves = trees.finished()

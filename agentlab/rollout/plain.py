@@ -23,14 +23,14 @@ from ..policy.guide import suited, told
 class Side:
     "One seat of a live game: what it has read, done and earned."
     seat: str
-    context: list = field(default_factory=list)   # ids so far
-    new: list = field(default_factory=list)       # ids of the context added since its last action
+    context: list = field(default_factory=list)  # ids so far
+    new: list = field(default_factory=list)  # ids of the context added since its last action
     observation: str = ''
     turns: list = field(default_factory=list)
-    unplaced: float = 0.                          # paid before its first turn
+    unplaced: float = 0.  # paid before its first turn
     outcome: float = 0.
-    tokens: int = 0                               # sampled so far
-    system: str|None = None                       # what it was told before its first action
+    tokens: int = 0  # sampled so far
+    system: str|None = None  # what it was told before its first action
     window: int = 0  # context windows before this one: contexts that were rewritten, summed up or emptied
     begun: int = 0   # turns before the conversation that stands in the context
 
@@ -138,11 +138,11 @@ class Game:
 
 from ..env.protocol import EnvError, Step
 
-LONGEST = 1_000_000     # characters of an observation
+LONGEST = 1_000_000  # characters of an observation
 
-def admit(step,     # whatever an environment returned
-    seats: tuple,   # of the environment
-)->Step:            # the same as plain values of its own: nothing later can trip over them, or be changed from outside
+def admit(step,    # whatever an environment returned
+    seats: tuple,  # of the environment
+)->Step:           # the same as plain values of its own: nothing later can trip over them, or be changed from outside
     "Every answer of an environment passes here, inside the guard. Raises EnvError that names what is wrong with it."
     if not isinstance(step, Step):
         raise EnvError(f'the environment returned {type(step).__name__}, not a Step. Return Step(seat, observation, '
@@ -212,10 +212,10 @@ def fault(error: BaseException)->str:
     except Exception: text = 'its message cannot be read'
     return f'{type(error).__name__}: {text[:2000]}'.encode('utf-8', 'backslashreplace').decode()
 
-def side_by_side(calls: list,   # functions without arguments that do not raise
-    workers: int,               # threads
-    limit: float|None = None,   # seconds for one call; None: no limit
-)->list:                        # what each returned, or a TimeoutError
+def side_by_side(calls: list,  # functions without arguments that do not raise
+    workers: int,  # threads
+    limit: float|None = None,  # seconds for one call; None: no limit
+)->list:           # what each returned, or a TimeoutError
     """Run the calls in threads. One that overruns its limit is left behind: a thread cannot be stopped, but nobody
     waits for it."""
     answers, begun, todo, done, waiting = ([None]*len(calls), {}, deque(range(len(calls))), SimpleQueue(),
@@ -236,7 +236,7 @@ def side_by_side(calls: list,   # functions without arguments that do not raise
             for i in late:
                 answers[i] = TimeoutError(f'the call has not returned after {limit} s')
                 waiting.discard(i)
-                hire()     # its thread is lost
+                hire()  # its thread is lost
             continue
         if i in waiting:
             answers[i] = answer
@@ -244,12 +244,12 @@ def side_by_side(calls: list,   # functions without arguments that do not raise
     return answers
 
 def call_all(games: list[Game],
-    method: str,            # 'reset' or 'step'
-    arguments: list[tuple], # one tuple per game
-    limit: float|None = None,   # seconds for one call; None: no limit
+    method: str,  # 'reset' or 'step'
+    arguments: list[tuple],  # one tuple per game
+    limit: float|None = None,  # seconds for one call; None: no limit
     # threads for environments of this process that wait (for a tool, a server); 0: one after the other
     workers: int = 0,
-)->list:                    # a Step per game, as `admit` lets it pass, or the exception it raised
+)->list:  # a Step per game, as `admit` lets it pass, or the exception it raised
     "Call every environment; isolated ones run side by side, others with `workers`."
     answers = [None]*len(games)
     posted = [i for i, g in enumerate(games) if hasattr(g.env, 'post')]
@@ -263,12 +263,12 @@ def call_all(games: list[Game],
     return [x if isinstance(x, BaseException) else guarded(partial(admit, x, game.env.seats))
             for x, game in zip(answers, games)]
 
-def guarded(call,   # function without arguments
-):                  # what it returned, or the exception it raised
+def guarded(call,  # function without arguments
+):                 # what it returned, or the exception it raised
     "A call that does not raise. Ctrl-C still does."
     try: return call()
     except KeyboardInterrupt: raise
-    except BaseException as e: return e     # sys.exit() in an environment ends its episode
+    except BaseException as e: return e  # sys.exit() in an environment ends its episode
 
 def _timed(env, method, arguments, limit):
     "A call in this process; one that overran its limit counts as failed."
@@ -279,23 +279,23 @@ def _timed(env, method, arguments, limit):
         return TimeoutError(f'{method} took {seconds:.2f} s, the limit is {limit} s')
     return answer
 
-def play(policy, env,           # agentlab.policy.Policy; an environment, or a function that makes one
-    seeds: list[int],           # one per group: the members of a group start from the same seed
+def play(policy, env,  # agentlab.policy.Policy; an environment, or a function that makes one
+    seeds: list[int],  # one per group: the members of a group start from the same seed
     group_size: int = 1,
-    tasks: list|None = None, groups: list[int]|None = None, # one per group: its task; its number (default 0, 1, 2, ...)
-    sampler = None,             # default: a TorchSampler on the policy
+    tasks: list|None = None, groups: list[int]|None = None,  # one per group: its task; its number (default 0, 1, 2, ...)
+    sampler = None,  # default: a TorchSampler on the policy
     # turns of a game; tokens of an action; tokens of a seat
     max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None,
     temperature: float = 1., top_p: float = 1.,
-    limit: float|None = None,   # seconds for one call of an environment in this process
+    limit: float|None = None,  # seconds for one call of an environment in this process
     workers: int = 0,  # threads in which environments of this process answer side by side; 0: one after the other
-    seed: int = 0,              # of the sampling
-    step: int = 0, name: str = 'policy', # kept with the episodes
+    seed: int = 0,     # of the sampling
+    step: int = 0, name: str = 'policy',  # kept with the episodes
     system: str|None = None,  # a system message; None: the environment's guide, if the policy knows its words; '': none
-    format = None,              # how the policy acts: agentlab.policy.formats; None: its whole reply is the action
-    on_round = None,            # called with the games (`Game`) that have just acted, to watch them while they play
-    on_reset = None,            # called with all games before anybody acts
-)->list[Episode]:               # ordered by group, member, seat
+    format = None,     # how the policy acts: agentlab.policy.formats; None: its whole reply is the action
+    on_round = None,   # called with the games (`Game`) that have just acted, to watch them while they play
+    on_reset = None,   # called with all games before anybody acts
+)->list[Episode]:      # ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
     given = dict(locals())
     # a program that calls the policy by itself: agentlab.interop.programs
@@ -316,18 +316,15 @@ def play(policy, env,           # agentlab.policy.Policy; an environment, or a f
     return [e for g in games for e in g.episodes(step=step, policy=name)]
 
 def play_round(live: list[Game],  # games that wait for an action
-    policy, sampler,
-    how: dict,                  # arguments of `sampler.sample` beside contexts and seeds
-    limit: float|None, system: str|None, workers: int = 0,  # as in `play`
-):
+    policy, sampler, how: dict,  # arguments of `sampler.sample` beside contexts and seeds
+    limit: float|None, system: str|None, workers: int = 0):  # as in `play`
     "Every live game acts once: one sampler call, then one step of every environment."
     said = sampler.sample([g.side.context for g in live], seeds=[derive(g.sample_seed, g.t) for g in live], **how)
     act_round(live, policy, said, sampler, how, limit, system, workers)
 
-def act_round(live: list[Game],     # games that wait for an action
-    policy, said: list,         # a Completion per game
-    sampler, how: dict, limit: float|None, system: str|None, workers: int = 0,  # as for `play_round`
-):
+def act_round(live: list[Game],  # games that wait for an action
+    policy, said: list,  # a Completion per game
+    sampler, how: dict, limit: float|None, system: str|None, workers: int = 0):  # as for `play_round`
     "Every live game does what was said: one step of every environment."
     if getattr(policy, 'format', None):
         return receive_all(live, act_as_read(live, policy, said, sampler, how, limit, workers), policy, system)
@@ -335,13 +332,12 @@ def act_round(live: list[Game],     # games that wait for an action
     for g, completion, text in zip(live, said, texts): g.act(completion, text)
     receive_all(live, call_all(live, 'step', [(text,) for text in texts], limit, workers), policy, system)
 
-def new_games(env,          # an environment to clone, or a function that makes one
-    seeds: list[int],       # one per group
-    group_size: int,        # games of a group
-    tasks: list|None,       # one per group
-    seed: int,              # of the sampling
-    groups: list[int]|None = None,  # number of every group; None: 0, 1, 2, ...
-)->list[Game]:              # ordered by group, member; nothing is played yet
+def new_games(env,     # an environment to clone, or a function that makes one
+    seeds: list[int],  # one per group
+    group_size: int,   # games of a group
+    tasks: list|None,  # one per group
+    seed: int, groups: list[int]|None = None,  # number of every group; None: 0, 1, 2, ...
+)->list[Game]:         # ordered by group, member; nothing is played yet
     "Fresh games, each with an environment and a sample seed of its own."
     if group_size < 1: raise ValueError(f'group_size={group_size}: give at least 1')
     groups = range(len(seeds)) if groups is None else groups
@@ -353,15 +349,12 @@ def new_games(env,          # an environment to clone, or a function that makes 
                  derive(seed, 'sample', group, m))
             for i, group in enumerate(groups) for m in range(group_size)]
 
-def receive_all(games: list[Game],
-    answers: list,          # of `call_all`: a Step per game, or the exception it raised
-    policy, system: str|None,
-):
+def receive_all(games: list[Game], answers: list,  # of `call_all`: a Step per game, or the exception it raised
+    policy, system: str|None):
     "Every game takes in what its environment answered."
     for game, answer in zip(games, answers): game.take(answer, policy.chat, system)
 
-def within_budget(game: Game, policy,
-    max_turns: int, max_tokens: int, token_budget: int|None,    # as in `play`
+def within_budget(game: Game, policy, max_turns: int, max_tokens: int, token_budget: int|None,  # as in `play`
 )->bool:
     "Whether the game may go on; a budget that has run out ends it as truncated."
     side = game.side
@@ -372,11 +365,10 @@ def within_budget(game: Game, policy,
         game.end(truncated=True)
     return not spent
 
-def act_as_read(live: list[Game],
-    policy,                     # of `fitted_policy`
-    said: list,                 # a Completion per game
-    sampler, how: dict, limit: float|None, workers: int,    # as in `play_round`
-)->list:                        # a Step per game, or an exception
+def act_as_read(live: list[Game], policy,  # of `fitted_policy`
+    said: list,  # a Completion per game
+    sampler, how: dict, limit: float|None, workers: int,  # as in `play_round`
+)->list:         # a Step per game, or an exception
     "Every live game does what its reply means."
     how_read, tokenizer = policy.format, policy.chat.tokenizer
     replies = [_within(policy, c) for c in said]
@@ -396,10 +388,9 @@ def act_as_read(live: list[Game],
     for game, some, count in zip(live, asked, made): game.last_side.turns[-1].acted = acted(some[:count])
     return answers
 
-def carry_out(games: list[Game],
-    asked: list[list],          # of `plan`, one per game
-    limit: float|None, workers: int,    # as in `call_all`
-    quiet: bool = False,        # as for `as_one`
+def carry_out(games: list[Game], asked: list[list],  # of `plan`, one per game
+    limit: float|None, workers: int,  # as in `call_all`
+    quiet: bool = False,  # as for `as_one`
 )->tuple:  # a Step per game, or an exception; how much of it was asked for before the game or the turn was over
     "Ask every environment for one thing after the other, all environments side by side."
     given = [[] for _ in games]
@@ -425,7 +416,7 @@ def _within(policy, completion):
 def _joined(first, second=None, stop: int|None = None):
     "The first ids of a completion, and behind them another one."
     one = copy.copy(first)
-    for name, x in vars(first).items():     # every list holds one entry per sampled id
+    for name, x in vars(first).items():  # every list holds one entry per sampled id
         if isinstance(x, (list, tuple)):
             setattr(one, name, list(x)[:stop] + (list(getattr(second, name)) if second is not None else []))
     return one
@@ -466,9 +457,8 @@ def play_as_drawn(policy, env, seeds: list, *arguments, sampler = None, **how,  
 class Scripted:
     "A sampler in which a function speaks, and the policy where that has nothing to say; for games of one `play`."
     def __init__(self, policy,
-        say: Callable,      # game that waits for an action -> what is said, or None: the policy's own action
-        sampler = None      # of the policy's own actions; None: policy.sampler()
-    ):
+        say: Callable,    # game that waits for an action -> what is said, or None: the policy's own action
+        sampler = None):  # of the policy's own actions; None: policy.sampler()
         self.policy, self.say, self.games = policy, say, []
         self.sampler = policy.sampler() if sampler is None else sampler
     def begin(self, games: list):

@@ -15,8 +15,7 @@ from .plain import (Game, call_all, guarded, new_games, receive_all, side_by_sid
                                     within_budget)
 
 def cast(players,  # None, {seat: player}, or a list with one such dictionary per group
-    seats: tuple,  # of the environment
-    groups: int,   # number of groups
+    seats: tuple, groups: int,  # number of groups
     vocabulary: int|None = None,  # tokens that every policy must have; None: any
 )->list[dict]:     # one dictionary per group
     "Check who plays what. Raises ValueError that names the seat or the player and the remedy."
@@ -41,13 +40,13 @@ def play_players(
     sampler = None,
     # who plays the seats that the policy does not: {seat: player}, or a list with one such dictionary per group
     players = None,
-    keep: bool = False,        # True: the episodes of these players are returned too, with source='opponent'
+    keep: bool = False,  # True: the episodes of these players are returned too, with source='opponent'
     max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None, temperature: float = 1.,
     top_p: float = 1.,
     limit: float|None = None,  # seconds for one call of an environment or of a function that plays
     workers: int = 0, seed: int = 0, step: int = 0, name: str = 'policy', system: str|None = None,  # as for `play`
-    format = None              # refused: the whole reply is the action here
-)->list[Episode]:              # ordered by group, member, seat
+    format = None  # refused: the whole reply is the action here
+)->list[Episode]:  # ordered by group, member, seat
     "`play` with other players at some seats. A player that fails, or that overruns the limit, ends its own game only."
     whole_reply(format, 'play_players')
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, groups)

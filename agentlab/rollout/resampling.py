@@ -54,13 +54,13 @@ def _numbers(seeds, tasks, groups, rounds, name)->list:
           'Yu et al., 2025, DAPO, arXiv 2503.14476 (code read)')
 def dynamic_sampling(policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,  # as for `play`
     keep:Callable=keep_mixed,  # a filter that drops, Batch -> Batch; a group that it leaves is accepted
-    rounds:int=10,             # at most so many, the first one included
-    fresh:Callable=None,       # seed -> a fresh task; needed where `tasks` are given
-    rollout:Callable=play,     # plays a round
-    faithful:bool=False,  # True: ValueError where places stay open, as released; False: they keep the group they had
-    seed:int=0,                # of the sampling and of the fresh tasks
-    **how                      # further arguments of the rollout
-)->list:                       # as `play`; columns['round'] and columns['accepted'] stand in every episode
+    rounds:int=10,          # at most so many, the first one included
+    fresh:Callable=None,    # seed -> a fresh task; needed where `tasks` are given
+    rollout:Callable=play,  # plays a round
+    faithful:bool=False,    # True: ValueError where places stay open, as released; False: they keep the group they had
+    seed:int=0,             # of the sampling and of the fresh tasks
+    **how                   # further arguments of the rollout
+)->list:                    # as `play`; columns['round'] and columns['accepted'] stand in every episode
     "Play fresh tasks until every group passes the filter, at most `rounds` times (DAPO's dynamic sampling)."
     groups = _numbers(seeds, tasks, groups, rounds, 'rounds')
     if tasks is not None and fresh is None:
@@ -90,8 +90,7 @@ def dapo_recipe():
 def retry_failures(policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,  # as for `play`
     attempts:int=2,         # at most so many, the first one included
     rollout:Callable=play,  # plays an attempt
-    seed:int=0,             # of the sampling
-    **how                   # further arguments of the rollout
+    seed:int=0, **how       # further arguments of the rollout
 )->list:                    # as `play`; columns['round'] and columns['accepted'] stand in every episode
     "Play a group again, from the same task, while nobody in it succeeds, at most `attempts` times."
     groups = _numbers(seeds, tasks, groups, attempts, 'attempts')
@@ -118,17 +117,16 @@ def whole_turn(ids:list)->int:
 @dataclass
 class Repair:
     "When and how a failed call is taken back."
-    failed: Callable = refused      # Step -> bool
+    failed: Callable = refused  # Step -> bool
     call_at: Callable = whole_turn  # ids of a turn -> where its call begins; None: there is no call
-    retries: int = 3                # of one turn
-    calls: int = 30                 # retries of one episode
-    similar: float = .5             # from this similarity of the calls on, the old reasoning stays
-    probability: float = 1.         # that a game is repaired at all; the authors: 1 (4B), .7 (7B)
+    retries: int = 3     # of one turn
+    calls: int = 30      # retries of one episode
+    similar: float = .5  # from this similarity of the calls on, the old reasoning stays
+    probability: float = 1.  # that a game is repaired at all; the authors: 1 (4B), .7 (7B)
 
 def splice(old, new,  # completions: the failed turn, and what was said after the error
     text:Callable,    # ids -> text
-    repair:Repair,
-):                    # completion: old reasoning and new call, or the new turn
+    repair:Repair):   # completion: old reasoning and new call, or the new turn
     "The turn that takes the place of a failed one."
     i, j = repair.call_at(old.ids), repair.call_at(new.ids)
     if i is None or j is None or difflib.SequenceMatcher(None, text(old.ids[i:]),
@@ -148,7 +146,7 @@ def with_rollback(
     workers:int=0,
     seed:int=0, step:int=0, name:str='policy', system:str=None,
     format=None  # refused: the whole reply is the action here
-)->list:  # as `play`; turns have columns['spliced'] and columns['retries']
+)->list:         # as `play`; turns have columns['spliced'] and columns['retries']
     """`play`, but a call that fails is said again and the failure removed from the context (CLEANER). Train with
     recompute_old=True."""
     whole_reply(format, 'with_rollback')

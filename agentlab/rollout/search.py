@@ -26,17 +26,17 @@ from ..settings import in_parts
 @dataclass(eq=False)
 class Node:
     "A place of a search: what was said to come here, what the policy thought of it, and what came of it."
-    parent: 'Node|None' = None      # None: the root
-    said: object = None             # Completion of the action that leads here
+    parent: 'Node|None' = None  # None: the root
+    said: object = None  # Completion of the action that leads here
     text: str = ''
-    prior: float = 1.               # of the action beside its siblings: these sum to 1
-    logp: float = 0.                # of the action, summed over its tokens; NaN where nobody sampled it
-    tree: int = 0                   # number of its root
-    game: Game|None = None          # as it stands here; None: nobody has been here
+    prior: float = 1.       # of the action beside its siblings: these sum to 1
+    logp: float = 0.        # of the action, summed over its tokens; NaN where nobody sampled it
+    tree: int = 0           # number of its root
+    game: Game|None = None  # as it stands here; None: nobody has been here
     children: list = field(default_factory=list)
-    reward: dict = field(default_factory=dict)      # seat -> what the action was paid
+    reward: dict = field(default_factory=dict)  # seat -> what the action was paid
     visits: int = 0
-    worth: float = 0.               # returns of the seat that acted, the action's own reward included, over all visits
+    worth: float = 0.  # returns of the seat that acted, the action's own reward included, over all visits
     @property
     def q(self)->float:
         "Mean return of the action that leads here; NaN where nobody has been."
@@ -65,14 +65,12 @@ class Node:
         yield self
         for child in self.children: yield from child.below()
 
-def uct(parent: Node, child: Node,
-    c: float = 1.,          # weight of what is unknown, in the scale of the returns
+def uct(parent: Node, child: Node, c: float = 1.,  # weight of what is unknown, in the scale of the returns
 )->float:
     "W/N + c sqrt(ln N_parent / N); infinite where nobody has been (Kocsis and Szepesvari, 2006)."
     return child.q + c*math.sqrt(math.log(parent.visits)/child.visits) if child.visits else math.inf
 
-def puct(parent: Node, child: Node,
-    c: float = 1.,          # as for `uct`
+def puct(parent: Node, child: Node, c: float = 1.,  # as for `uct`
 )->float:
     "W/N + c p sqrt(N_parent)/(1 + N), and W/N is 0 where nobody has been (after Silver et al., 2017)."
     return (child.q if child.visits else 0.) + c*child.prior*math.sqrt(parent.visits)/(1 + child.visits)
@@ -109,28 +107,27 @@ def place(node: Node):
     return node if state is None else state_key(state)
 
 def by_logp(node: Node,
-    a: float = 2.,          # how much depth counts: at 0 the likeliest place comes first, a large one goes deep
+    a: float = 2.,  # how much depth counts: at 0 the likeliest place comes first, a large one goes deep
 )->float:
     "Mean log-probabilities of the actions so far, summed, over depth^a (BFS-Prover, Xin et al., 2025)."
     steps = node.path[1:]
     return sum(n.logp/max(len(n.said.ids), 1) for n in steps)/max(len(steps), 1)**a
 
-_refused = 'NotImplementedError', 'AttributeError', 'EnvError'     # what an environment that cannot be copied raises
+_refused = 'NotImplementedError', 'AttributeError', 'EnvError'  # what an environment that cannot be copied raises
 
 def _refusal(why): return EnvError(f'{why}. A search copies the game: write clone(), or give Replayed(make).')
 
 class _Rounds:
     "What trees do in a round: copy, ask, act, play on."
     def __init__(self, policy, env, seeds: list[int],
-        tasks: list|None = None, groups: list[int]|None = None,     # as for `play`
-        width: int = 4,             # actions that are sampled where a place is opened
-        propose: Callable = sampled,    # trees, nodes -> for each the completions to try
-        prior: Callable = by_policy,    # log-probabilities, counts -> the priors of a place's actions
-        sampler = None, max_turns: int = 64, max_tokens: int = 16, temperature: float = 1.,     # as for `play`
-        limit: float|None = None, system: str|None = None, format = None, seed: int = 0,        # as for `play`
-        steps: int|None = None,     # of the environment: a tree that has spent them stops
-        tokens: int|None = None,    # sampled: likewise
-    ):
+        tasks: list|None = None, groups: list[int]|None = None,  # as for `play`
+        width: int = 4,            # actions that are sampled where a place is opened
+        propose: Callable = sampled,  # trees, nodes -> for each the completions to try
+        prior: Callable = by_policy,  # log-probabilities, counts -> the priors of a place's actions
+        sampler = None, max_turns: int = 64, max_tokens: int = 16, temperature: float = 1.,  # as for `play`
+        limit: float|None = None, system: str|None = None, format = None, seed: int = 0,  # as for `play`
+        steps: int|None = None,    # of the environment: a tree that has spent them stops
+        tokens: int|None = None):  # sampled: likewise
         if width < 1: raise ValueError(f'width={width}: sample at least 1 action in every place')
         try: games = new_games(suited(env, policy, system, max_tokens), seeds, 1, tasks, seed, groups)
         except (NotImplementedError, AttributeError) as why: raise _refusal(f'no clone: {why}') from why
@@ -199,11 +196,10 @@ class _Rounds:
 @in_parts
 class Trees(_Rounds):
     "Searches side by side, one for each task."
-    def grow(self, simulations: int,    # visits of each tree
-        choose: Callable = uct,     # parent, child -> how much to go there: `uct`, `puct`, or a partial of one
-        evaluate: Callable|None = None,     # nodes, gamma -> for each a return by seat; None: `play_out`
-        gamma: float = 1.,          # discount per action
-    ):
+    def grow(self, simulations: int,  # visits of each tree
+        choose: Callable = uct,  # parent, child -> how much to go there: `uct`, `puct`, or a partial of one
+        evaluate: Callable|None = None,  # nodes, gamma -> for each a return by seat; None: `play_out`
+        gamma: float = 1.):      # discount per action
         "Select, open, evaluate, back up: so many times in every tree."
         for _ in range(simulations):
             roots = [root for root in self.roots if not root.over and self.within(root.tree)]
@@ -233,9 +229,8 @@ class Trees(_Rounds):
             if n.parent is None: continue
             worth = {seat: n.reward.get(seat, 0.) + gamma*x for seat, x in worth.items()}
             n.worth += worth[n.parent.game.step.seat]
-    def dive(self, rounds: int,     # ways from the root to an end
-        c: float = .25,             # of `uct`, which chooses
-    ):
+    def dive(self, rounds: int,  # ways from the root to an end
+        c: float = .25):         # of `uct`, which chooses
         """Open every place on the way and go to all that follows it; only ends that were reached count, and a place of
         which all ends are known is left alone (Agent-R, Yuan et al., 2025)."""
         for _ in range(rounds):
@@ -249,9 +244,9 @@ class Trees(_Rounds):
                     if n.over: self.played[n.tree].append((n, n.game))
                 nodes = [max((child for child in n.children if not child.shut), key=partial(uct, n, c=c))
                          for n in nodes if not n.shut]
-    def best_first(self, rounds: int,   # places that are opened in each tree, at most
+    def best_first(self, rounds: int,  # places that are opened in each tree, at most
         score: Callable = by_logp,  # node -> how promising it is
-    )->list:                        # for each tree the node whose game was won, or None
+    )->list:  # for each tree the node whose game was won, or None
         "Open the most promising place of every tree and go to all that follow, until its game is won."
         heaps, won = [[(0., 0, root)]*(not root.over) for root in self.roots], [None]*len(self.roots)
         known = [{place(root)} for root in self.roots]
@@ -310,10 +305,9 @@ def edges(root: Node)->list[dict]:
                  won=node.won)
             for node, i in number.items() if node is not root]
 
-def tree_figure(root: Node,
-    height: int = 420,      # pixels
-    deepest: int = 8,       # levels that are drawn at once
-):  # a plotly figure
+def tree_figure(root: Node, height: int = 420,  # pixels
+    deepest: int = 8,  # levels that are drawn at once
+):                     # a plotly figure
     """A tree as boxes: as wide as an action was visited, coloured by its mean return; ▸ would be
     chosen. Click one to go in."""
     from html import escape
@@ -333,8 +327,7 @@ def tree_figure(root: Node,
 
 class Replayed(Wrapper):
     "An environment that cannot be copied: a copy is a new one, led through the same actions."
-    def __init__(self, make: Callable,  # () -> the environment
-    ):
+    def __init__(self, make: Callable):  # () -> the environment
         super().__init__(make())
         self.make, self.past, self.replayed = make, [], 0
     def reset(self, seed, task=None):

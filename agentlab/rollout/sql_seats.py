@@ -113,7 +113,7 @@ def mixed(b:Batch, advantage:torch.Tensor, mu:Callable=half_cosine)->torch.Tenso
 def unsure(p:torch.Tensor)->torch.Tensor: return p*(1 - p)
 def beside_imitation(logp:torch.Tensor, batch:Batch, advantage:torch.Tensor, entropy:torch.Tensor=None,  # as for `clip`
     weight:Callable=torch.ones_like,  # probability of a demonstrated token -> its weight, such as `unsure`: p(1 - p)
-)->torch.Tensor:                      # (action tokens,) loss
+)->torch.Tensor:  # (action tokens,) loss
     "The clipped loss at own tokens, negative log-likelihood at demonstrated ones (DataMind)."
     shown = -advantage.to(logp)*weight(logp.detach().exp())*logp
     return torch.where(is_demonstration(batch), shown, clip(logp, batch, advantage, low=.2, high=.28))

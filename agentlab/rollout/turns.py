@@ -39,8 +39,7 @@ class TurnLimit(Wrapper):
     def __init__(self, env,
         *limits:int,  # turns of a game; several: the next one is granted to an agent that is still working
         grant:Callable=still_working,  # infos -> bool, asked when a limit is reached
-        says:str='{left} turns left.'  # added to every observation; '': nothing is said
-    ):
+        says:str='{left} turns left.'):  # added to every observation; '': nothing is said
         super().__init__(env)
         if not limits or any(isinstance(n, bool) or not isinstance(n, int) or n < 1
                              for n in limits) or sorted(set(limits)) != [*limits]:
@@ -75,8 +74,7 @@ class TurnLimit(Wrapper):
 
 class Timed(Wrapper):
     "Measures every call of step: `columns['seconds']`."
-    def __init__(self, env, clock:Callable=time.monotonic  # () -> seconds
-    ):
+    def __init__(self, env, clock:Callable=time.monotonic):  # () -> seconds
         super().__init__(env)
         self.clock = clock
     def step(self, action):
@@ -84,9 +82,8 @@ class Timed(Wrapper):
         step = self.env.step(action)
         return with_columns(step, seconds=self.clock() - start)
 
-def costs(b:Batch,  # rollouts
-    *columns:str,   # turns columns to sum beside the usual ones; NaN adds nothing
-):                  # pandas table: total, per episode, per success (infinite without any)
+def costs(b:Batch, *columns:str,  # turns columns to sum beside the usual ones; NaN adds nothing
+):  # pandas table: total, per episode, per success (infinite without any)
     "What was spent: turns, sampled tokens, tokens in all, the environment's `cost`, and named columns."
     import pandas as pd
     hint = "Let your environment give it in info['columns'], or set it with batch.with_turns(...)."
@@ -99,7 +96,7 @@ def costs(b:Batch,  # rollouts
     return pd.DataFrame({'total': total, 'per episode': total/max(len(b), 1), 'per success': total/wins if wins
                          else math.inf})
 
-def scaling_inter(step:int,   # updates behind the policy
+def scaling_inter(step:int,  # updates behind the policy
     turns:tuple=(6, 13, 20),  # most turns of each stage; the last one stays
     every:int=100,        # updates of a stage
     resumed:int=None,     # with faithful=True: the update at which the run was resumed
@@ -160,12 +157,11 @@ def mua_rl_recipe():
 class UnaryFeedback(Again):
     """Ask again after a wrong answer, without saying why it was wrong; the reward falls with every attempt and with
     repetitions (UFO)."""
-    def __init__(self, env,   # an environment of one seat, whose info says `success`
-        attempts:int=5,       # valid answers of an episode
+    def __init__(self, env,  # an environment of one seat, whose info says `success`
+        attempts:int=5,      # valid answers of an episode
         says:str='Incorrect. Please think again.',
-        repetition:float=.5,  # taken off, times the share of answers that were said before
-        faithful:bool=False  # True: at the last attempt the text says Correct! even when it is wrong, as released
-    ):
+        repetition:float=.5,   # taken off, times the share of answers that were said before
+        faithful:bool=False):  # True: at the last attempt the text says Correct! even when it is wrong, as released
         super().__init__(env, attempts, between=Says(says), ends=answered, repeat=False)
         self.says, self.repetition, self.faithful = says, repetition, faithful
     @property

@@ -24,7 +24,7 @@ from .plain import fault, guarded, play
 from .windows import makes_windows
 
 def laid_out(
-    task:str, memory, last:str,    # the task; texts, or tuples, lists, dictionaries of these; the newest observation
+    task:str, memory, last:str,  # the task; texts, or tuples, lists, dictionaries of these; the newest observation
     words:int=None, kept:int=None  # of the newest observation, and of each text of the memory; None: all of them
 )->str:
     "The usual view: task, every text of the memory in its order, and the newest observation, with spaces between."
@@ -62,11 +62,11 @@ class _Desk:
 def with_workspace(policy, env, seeds:list,  # as for `play`
     view:Callable=laid_out,  # (task, memory, newest observation) -> all that the seat reads in this turn
     remember:Callable=None,  # (memory, turn just played, newest observation it had read) -> memory; None: as it was
-    memory=(),               # of every seat before its first turn: texts, or tuples, lists, dictionaries of these
-    about:Callable=None,     # env -> the task as a text; None: the first observation of the seat
-    most:int=256,            # tokens of a memory; more of them end the game with an error
+    memory=(),            # of every seat before its first turn: texts, or tuples, lists, dictionaries of these
+    about:Callable=None,  # env -> the task as a text; None: the first observation of the seat
+    most:int=256,         # tokens of a memory; more of them end the game with an error
     max_tokens:int=16, system:str=None, format=None, **how  # as for `play`; a format is refused
-)->list:                     # as `play`; every turn is a window, and has columns['workspace'] and columns['memory']
+)->list:                  # as `play`; every turn is a window, and has columns['workspace'] and columns['memory']
     "`play`, but each turn reads a text made of task, memory and newest observation, and nothing else."
     whole_reply(format, 'with_workspace')
     makes_windows(policy, 'with_workspace')
@@ -84,11 +84,10 @@ def with_workspace(policy, env, seeds:list,  # as for `play`
 
 class Moments(Wrapper):
     "A turn of a demonstrated game, read as in a workspace, as a game of its own; it pays nothing."
-    def __init__(self, env,  # with demonstrator() or expert()
+    def __init__(self, env,   # with demonstrator() or expert()
         view:Callable=laid_out, remember:Callable=None, memory=(), about:Callable=None,  # as for `with_workspace`
-        slip:float=.5,  # noise of the demonstrator; that of whoever asks for a demonstration is not used
-        asks:Callable=None  # (env, the demonstrator's action) -> (question, answer) in place of its action; see ERA
-    ):
+        slip:float=.5,        # noise of the demonstrator; that of whoever asks for a demonstration is not used
+        asks:Callable=None):  # (env, the demonstrator's action) -> (question, answer) in place of its action; see ERA
         super().__init__(env)
         self.desk, self.slip, self.asks, self.said = partial(_Desk, view, remember, memory, about), slip, asks, None
     def reset(self, seed, task=None):
@@ -124,8 +123,7 @@ def report_of(memory, turn, last:str, mark:str=';')->tuple:
 class Noted(Wrapper):
     "The agent writes a report before its action; the inner environment hears what stands behind the last mark."
     def __init__(self, env, keep:Callable,  # (old report, newest observation, env) -> the report of a demonstrator
-        mark:str=';', words:tuple=()  # between report and action; of reports, beside those of the environment
-    ):
+        mark:str=';', words:tuple=()):  # between report and action; of reports, beside those of the environment
         super().__init__(env)
         self.keep, self.mark, self.words, self.report, self.heard = keep, mark, tuple(words), '', ''
         self.adds = f'Before the action write all that you want to know later, and {mark}'
@@ -238,7 +236,7 @@ def words_of(observation:str)->frozenset: return frozenset(observation.replace('
 
 def mine_shortcuts(episodes:list, features:Callable=words_of,  # what was played; observation -> what is true there
     least:int=3, lengths:tuple=(2, 3), most:int=4  # successes that share a run; its atomic actions; shortcuts kept
-)->dict:                                           # name -> (actions, precondition)
+)->dict:  # name -> (actions, precondition)
     "Runs of atomic actions that successes share, those that save most turns first."
     begun = defaultdict(list)
     for e, n in ((e, n) for e in episodes if e.success for n in lengths):
@@ -251,8 +249,7 @@ def mine_shortcuts(episodes:list, features:Callable=words_of,  # what was played
 class Shortcuts(Wrapper):
     "`do NAME` plays a run of actions in one turn: rewards are summed, `cost` counts the atomic actions."
     def __init__(self, env, shortcuts:dict, features:Callable=words_of,  # of `mine_shortcuts`
-        checked:bool=True, blind:bool=False  # refuse where the precondition fails; go on behind a refused action
-    ):
+        checked:bool=True, blind:bool=False):  # refuse where the precondition fails; go on behind a refused action
         super().__init__(env)
         self.shortcuts, self.features, self.checked, self.blind, self.heard = shortcuts, features, checked, blind, ''
     def reset(self, seed, task=None): return self.hear(self.env.reset(seed, task))

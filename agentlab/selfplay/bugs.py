@@ -31,8 +31,7 @@ def artifact_task(injector:InjectBug,  # the environment that it was made in
     except EnvError as error: episode.error = f'EnvError: {error}'
     return None if episode.error or env.reason else solver_task(env.artifact())
 
-def to_break(injector:InjectBug, seed:int
-)->dict:  # a task of InjectBug
+def to_break(injector:InjectBug, seed:int)->dict:  # a task of InjectBug
     "A program and a line; a program alone where the sandbox fails, for then the game itself will say so."
     try: return injector.draw(Random(seed), injector.split)
     except EnvError: return dict(program=draw_program(Random(seed), injector.split))
@@ -40,11 +39,11 @@ def to_break(injector:InjectBug, seed:int
 def self_play(
     # as for `agentlab.rollout.play`; `group_size` injectors break each program
     policy, env:BugRepair, seeds:list[int], group_size:int=1, groups:list[int]=None,
-    bugs:list=None,           # one per group: a bug to repair, and nothing is injected; None: inject
+    bugs:list=None,  # one per group: a bug to repair, and nothing is injected; None: inject
     injector:InjectBug=None,  # None: one that shares the tests and the split of `env`
-    tries:int=8,              # of the solver, at each bug
+    tries:int=8,     # of the solver, at each bug
     seed:int=0, step:int=0, name:str='policy', **how  # as for `play`
-)->list[Episode]:             # ordered by group: the injectors, then the solvers; seats 'injector' and 'solver'
+)->list[Episode]:    # ordered by group: the injectors, then the solvers; seats 'injector' and 'solver'
     "Break programs, then try to mend what passed the checks; see `judged` for the columns that the episodes get."
     injector = injector or InjectBug(env.level, tester=env.tester, split=env.split)
     groups, bugs = list(range(len(seeds))) if groups is None else groups, bugs or [None]*len(seeds)
@@ -63,7 +62,7 @@ def self_play(
     return numbered(judged(made, tried, group_size), group_size, tries)
 
 def kind_of(task:dict  # of InjectBug or BugRepair
-)->float:  # the line of the bug: 0, 1 or 2 for f, g or h; 3 for a bug of higher order
+)->float:              # the line of the bug: 0, 1 or 2 for f, g or h; 3 for a bug of higher order
     "What is compared with what."
     if task.get('order', 1) > 1: return 3.
     place = difference(task['program'], task['bug'])[0][0] if 'bug' in task else -1
@@ -88,7 +87,7 @@ def judged(made:list, tried:list,  # episodes of injectors and of solvers
         if tries and solved != solved: episode.error = episode.error or 'nobody could try to repair this bug'
     return made + tried
 
-def numbered(episodes:list,    # of several groups
+def numbered(episodes:list,  # of several groups
     group_size:int, tries:int  # injectors of a program; repairs of a bug
 )->list[Episode]:
     """The episodes in the order of their groups, with a number of its own for every game, the same in whatever
@@ -100,10 +99,8 @@ def numbered(episodes:list,    # of several groups
         count[program] = count.get(program, 0) + 1
     return ordered
 
-def bug_reward(b:Batch,  # of `self_play`
-    alpha:float=.8,  # see `swe_self_play`
-    invalid:float=-1.
-)->Tensor:           # (turns,) float64, on the last turn of every episode
+def bug_reward(b:Batch, alpha:float=.8,  # see `swe_self_play`
+    invalid:float=-1.)->Tensor:  # (turns,) float64, on the last turn of every episode
     "Injectors: `swe_self_play` of the share that was mended. Solvers: 1 or -1."
     solved, valid = (need(b.episodes, column, 'bug_reward pays injectors by how their bugs fared',
                           'Play with agentlab.selfplay.bugs.self_play.').nan_to_num(0.)
@@ -132,12 +129,10 @@ metric('solved_again', 'the same for what failed repairs left behind', 'mean ove
 
 class BugPool:
     "A recipe's `memory` that puts back what failed repairs left behind."
-    def __init__(self, policy=None, seed:int=0,  # as the trainer gives them
-        groups:int=8,     # of an update, as in the recipe
+    def __init__(self, policy=None, seed:int=0, groups:int=8,  # of an update, as in the recipe
         share:float=.25,  # of the groups that get a bug of the pool, while it has any
         most:int=64,      # bugs that are kept; the oldest go first
-        deepest:int=3     # order of a bug beyond which nothing is put back
-    ):
+        deepest:int=3):   # order of a bug beyond which nothing is put back
         if not 0 <= share <= 1: raise ValueError(f'share={share}: give a share from 0 to 1')
         check_whole(groups=groups, most=most, deepest=deepest)
         self.seed, self.groups, self.share, self.most, self.deepest, self.bugs, self.seen = (

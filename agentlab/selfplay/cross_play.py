@@ -117,8 +117,7 @@ def games_of(seatings: list,  # of (first, second): names, the same two players 
     load,              # name -> player; may raise
     env, facts: dict,  # of the tournament
     tasks: list|None,  # deals, or None: from seeds
-    limit: float|None,
-)->list:               # one list of games per seating; a game is one episode per seat
+    limit: float|None)->list:  # one list of games per seating; a game is one episode per seat
     "The games of one match, one call of the rollout for both seatings."
     who = {name: load(name) for name in seatings[0]}
     keys = {vocabulary_of(player.tokenizer) for player in who.values() if hasattr(player, 'sampler')}
@@ -211,16 +210,16 @@ def begun(known: Tournament|None, facts: dict)->Tournament:
     return known
 
 def tournament(players: dict,  # name -> policy, snapshot, path of a snapshot, or function (env, generator) -> text
-    env,                       # of two seats; or a function that makes one
-    games: int = 20,           # deals of a match; each is played in both seatings
-    seed: int = 0,             # of deals and sampling
-    pairs: list|None = None,   # of (name, name); None: everybody against everybody else
-    both: bool = True,         # False: only with the first of a pair at the first seat
+    env,                # of two seats; or a function that makes one
+    games: int = 20,    # deals of a match; each is played in both seatings
+    seed: int = 0,      # of deals and sampling
+    pairs: list|None = None,  # of (name, name); None: everybody against everybody else
+    both: bool = True,  # False: only with the first of a pair at the first seat
     known: Tournament|None = None,  # an earlier table: what it has in full is not played again
-    policy = None,             # lends its modules to snapshots given as a path
-    tasks: list|None = None,   # deals, round and round; None: from seeds
-    on_match = None,           # called with the table after every match, as in `lambda table: table.save(path)`
-    limit: float|None = 60.,   # seconds in which a script must answer; None: it is waited for
+    policy = None,      # lends its modules to snapshots given as a path
+    tasks: list|None = None,  # deals, round and round; None: from seeds
+    on_match = None,    # called with the table after every match, as in `lambda table: table.save(path)`
+    limit: float|None = 60.,  # seconds in which a script must answer; None: it is waited for
     # as in `play_players`
     max_turns: int = 64, max_tokens: int = 16, temperature: float = 1., top_p: float = 1., system: str|None = None
 )->Tournament:
@@ -239,7 +238,7 @@ def tournament(players: dict,  # name -> policy, snapshot, path of a snapshot, o
 
 def heat_map(table: Tournament,
     names: list|None = None,  # rows and columns in this order; None: by their rating where anything is known
-):                            # plotly figure
+):  # plotly figure
     "Points per game of the row against the column; crosses where nothing is known."
     go = needed('plotly.graph_objects', 'lab', 'heat_map')
     names = list(rating_frame(bradley_terry(table.results())).player) if names is None else list(names)

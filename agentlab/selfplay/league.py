@@ -31,16 +31,13 @@ metric('opponent_rate', 'what the policy has won against those that it has met',
 
 class League:
     "Snapshots of the learner, who meets whom, and how it went: the memory of a self-play run."
-    def __init__(self,
-        policy, seed: int,          # given by the trainer
-        seats: tuple = ('first', 'second'),  # of the game
-        choose: Callable = anybody, # (snapshots,) win rates -> chances
-        mirror: float = .5,         # share of the groups in which the policy plays all seats
-        every: int = 10,            # updates between two snapshots
-        most: int = 16,             # snapshots that are kept; the oldest go first
-        groups: int = 8,            # of an update
-        due: Callable|None = None,  # win rates, one an update since the last snapshot -> whether one is due
-    ):
+    def __init__(self, policy, seed: int, seats: tuple = ('first', 'second'),  # of the game
+        choose: Callable = anybody,  # (snapshots,) win rates -> chances
+        mirror: float = .5,  # share of the groups in which the policy plays all seats
+        every: int = 10,     # updates between two snapshots
+        most: int = 16,      # snapshots that are kept; the oldest go first
+        groups: int = 8,     # of an update
+        due: Callable|None = None):  # win rates, one an update since the last snapshot -> whether one is due
         if not 0 <= mirror <= 1: raise ValueError(f'mirror={mirror}: give a share from 0 to 1')
         for name, x in dict(every=every, most=most, groups=groups).items():
             if x < 1: raise ValueError(f'{name}={x}: give a whole number from 1')
@@ -109,11 +106,10 @@ class League:
         self.snapshots = [Snapshot(self.policy, of(i), f'snapshot {step}') for i, step in enumerate(self.born)]
 
 def moving_baseline(outcome:Tensor,  # (episodes,) in the order of the games
-    seat:Tensor,   # (episodes,) integer key
-    start:Tensor,  # (episodes,) the seat's baseline before the first of them
-    decay:float=.95,
-    update_first:bool=False,  # True: an episode is part of its own baseline, as in the paper's formula
-)->tuple[Tensor, Tensor]:     # (episodes,) baseline of each; (episodes,) the seat's baseline after it
+    seat:Tensor,           # (episodes,) integer key
+    start:Tensor,          # (episodes,) the seat's baseline before the first of them
+    decay:float=.95, update_first:bool=False,  # True: an episode is part of its own baseline, as in the paper's formula
+)->tuple[Tensor, Tensor]:  # (episodes,) baseline of each; (episodes,) the seat's baseline after it
     "The moving average of the outcomes of one seat, before and after each of its episodes."
     place = rank(torch.arange(len(outcome), dtype=torch.float64, device=outcome.device), seat).double()
     after = recur((1 - decay)*outcome.double(), decay, seat, reverse=False) + start*decay**(place + 1)
@@ -145,7 +141,7 @@ class SeatBaseline:
 @estimator('outcome of the episode', 'earlier games at the same seat: their moving average',
            'every token of the episode', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119', needs=('baseline',))
 def spiral(b:Batch,  # episodes; episodes need `baseline`
-)->Tensor:  # (action tokens,) float64
+)->Tensor:           # (action tokens,) float64
     """Outcome less the moving average of the episode's seat, the same for every token (SPIRAL, role-conditioned
     advantage estimation)."""
     baseline = need(b.episodes, 'baseline', 'spiral compares with the baseline of a seat',

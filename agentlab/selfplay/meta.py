@@ -24,8 +24,8 @@ def linear(x:Tensor)->Tensor:
     return x
 
 def pfsp(win_rates,  # (opponents,) my win rate against each, a tie counts half; NaN where we have not met: taken as .5
-    weigh=hard  # function: (opponents,) rates -> weights from 0; `hard`, `variance`, `linear`, or your own
-)->Tensor:      # (opponents,) float64 probabilities
+    weigh=hard       # function: (opponents,) rates -> weights from 0; `hard`, `variance`, `linear`, or your own
+)->Tensor:           # (opponents,) float64 probabilities
     """How often to draw each opponent (prioritised fictitious self-play, Vinyals et al. 2019); uniform if nobody has
     a weight."""
     x = torch.as_tensor(win_rates, dtype=torch.float64)
@@ -66,7 +66,7 @@ def check_gamma(gamma:float, n:int)->float:
 def replicate(row,  # (rows, columns) what the row seat earns
     column=None,  # (rows, columns) what the column seat earns; None: row's transpose, one population that plays itself
     steps:int=100_000, dt:float=1e-3, gamma:float=1e-6  # as in the table above
-):  # yields (shares of the rows, shares of the columns) as numpy arrays, the uniform start first
+):                  # yields (shares of the rows, shares of the columns) as numpy arrays, the uniform start first
     "Projected replicator dynamics, step by step."
     a = np.asarray(row, dtype=np.float64)
     b = a.T if column is None else np.asarray(column, dtype=np.float64)
@@ -81,7 +81,7 @@ def replicate(row,  # (rows, columns) what the row seat earns
         x, y = _project(x + dt*x*(earned - x @ earned), gamma), _project(y + dt*y*(other - y @ other), gamma)
         yield x, y
 
-def projected_replicator(row, column=None,              # (rows, columns) payoffs, as in `replicate`
+def projected_replicator(row, column=None,  # (rows, columns) payoffs, as in `replicate`
     steps:int=100_000, dt:float=1e-3, gamma:float=1e-6  # as in the table above
 )->tuple:  # (shares of the rows, shares of the columns), float64, averaged over all steps and the uniform start
     "The meta-solver of PSRO: projected replicator dynamics, averaged (Lanctot et al. 2017, arXiv 1711.00832)."
@@ -107,8 +107,8 @@ def nash_sampler(
     return projected_replicator(2*w - 1, None, steps, dt, gamma)[0]
 
 def beaten_by(win_rates,  # (players, players) without NaN
-    mixture               # (players,) probabilities
-)->Tensor:                # (players,) float64: how often each player wins against the mixture
+    mixture  # (players,) probabilities
+)->Tensor:   # (players,) float64: how often each player wins against the mixture
     "What every member of the population would score against a mixture; at equilibrium nobody is above .5."
     return torch.as_tensor(win_rates, dtype=torch.float64) @ torch.as_tensor(mixture, dtype=torch.float64)
 

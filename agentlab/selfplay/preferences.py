@@ -17,24 +17,23 @@ from ..groups import group_constant, group_max, group_min, same
 from ..recipe import recipe
 from ..reward.basic import at_end
 
-def by_outcome(b:Batch,  # episodes
-    i:Tensor, j:Tensor, # (pairs,) numbers of episodes
-)->Tensor:              # (pairs,) 1, 0, or .5 for a tie; NaN where an outcome is missing
+def by_outcome(b:Batch, i:Tensor, j:Tensor,  # (pairs,) numbers of episodes
+)->Tensor:  # (pairs,) 1, 0, or .5 for a tie; NaN where an outcome is missing
     "The judge that knows the outcomes: more is better."
     x, y = b.episodes.outcome[i], b.episodes.outcome[j]
     return torch.where(x.isnan() | y.isnan(), torch.nan, (x > y).double() + (x == y).double()/2)
 
-def rivals(b:Batch,        # episodes
+def rivals(b:Batch,  # episodes
 )->tuple[Tensor, Tensor]:  # (pairs,) an episode; (pairs,) another one of the same task and seat
     "All ordered pairs of episodes that are compared with each other."
     key = same(b.episodes.group, b.episodes.seat)
     return (key[:, None] == key).fill_diagonal_(False).nonzero(as_tuple=True)
 
-def win_rates(b:Batch,          # episodes; several episodes per group
-    prefer:Callable=by_outcome, # (b, i, j) -> (pairs,) chance from 0 to 1 that i is preferred to j; NaN: no comparison
-    include_self:bool=False,    # True: everybody also ties with itself, as SPPO counts
-    against:Tensor=None,        # (episodes,) bool: only these are compared with; None: all
-)->Tensor:                      # (episodes,) float64, 0 to 1; .5 for an episode that was compared with nobody
+def win_rates(b:Batch,    # episodes; several episodes per group
+    prefer:Callable=by_outcome,  # (b, i, j) -> (pairs,) chance from 0 to 1 that i is preferred to j; NaN: no comparison
+    include_self:bool=False,  # True: everybody also ties with itself, as SPPO counts
+    against:Tensor=None,  # (episodes,) bool: only these are compared with; None: all
+)->Tensor:                # (episodes,) float64, 0 to 1; .5 for an episode that was compared with nobody
     "How often each episode is preferred to the others of its task and seat."
     i, j = rivals(b)
     if include_self: i, j = (torch.cat([x, torch.arange(len(b), device=i.device)]) for x in (i, j))
@@ -48,7 +47,7 @@ def win_rates(b:Batch,          # episodes; several episodes per group
     return torch.where(count > 0, total/count.clamp(min=1), .5)
 
 def win_rate_reward(
-    b:Batch, prefer:Callable=by_outcome, include_self:bool=False, against:Tensor=None, # as in `win_rates`
+    b:Batch, prefer:Callable=by_outcome, include_self:bool=False, against:Tensor=None,  # as in `win_rates`
     each_turn:bool=False,  # True: r/H on each of the H turns; False: r on the last turn
 )->Tensor:                 # (turns,) float64
     "The episode's win rate in its group as a reward (in the spirit of SPO, Swamy et al. 2024)."
@@ -62,9 +61,8 @@ def spo_recipe():
     from agentlab.credit.group_baselines import dr_grpo
     return dict(credit=dr_grpo, reward=win_rate_reward)
 
-def best_and_worst(b:Batch,  # episodes
-    score:Tensor=None,  # (episodes,) e.g. win rates; None: the outcomes; NaN is never chosen
-)->Table:               # winner, loser: (pairs,) numbers of episodes, at most one pair per task and seat
+def best_and_worst(b:Batch, score:Tensor=None,  # (episodes,) e.g. win rates; None: the outcomes; NaN is never chosen
+)->Table:  # winner, loser: (pairs,) numbers of episodes, at most one pair per task and seat
     "The best and the worst episode of each task and seat."
     score = b.episodes.outcome if score is None else score
     key, number = same(b.episodes.group, b.episodes.seat), torch.arange(len(b), device=score.device)
@@ -78,8 +76,7 @@ def best_and_worst(b:Batch,  # episodes
     order = winner.argsort()
     return Table(winner=winner[order], loser=loser[order])
 
-def episode_logp(b:Batch,  # episodes
-    logp:Tensor,      # (action tokens,) log-probabilities
+def episode_logp(b:Batch, logp:Tensor,  # (action tokens,) log-probabilities
     mean:bool=False,  # True: the mean over the tokens; False: the sum
 )->Tensor:            # (episodes,) of the tokens whose weight is not 0; 0 for an episode without any
     "Log-probability of everything an episode said."
@@ -122,9 +119,9 @@ def _anchor(b, column, who):
                 f'Set it once per iteration with batch.with_action({column}=policy.logprobs(batch)[0]).')[b.actions]
 
 def pair_advantage(b:Batch,  # tokens need the column named by `logp`
-    loss:Callable,      # (action tokens,) log-probabilities -> (pairs,) loss
-    logp:str='old_logp' # where the gradient is taken
-)->Tensor:              # (action tokens,) float64; 0 outside all pairs
+    loss:Callable,       # (action tokens,) log-probabilities -> (pairs,) loss
+    logp:str='old_logp'  # where the gradient is taken
+)->Tensor:               # (action tokens,) float64; 0 outside all pairs
     "Minus the gradient of the mean pair loss: a policy gradient with this advantage takes the same first step."
     x = b.action(logp).detach().double().requires_grad_()
     value = loss(x)
@@ -133,10 +130,10 @@ def pair_advantage(b:Batch,  # tokens need the column named by `logp`
 @estimator('chance to be preferred to the others of its group', 'best and worst episode of the same task and seat',
            'every token of these two, by the gradient of the pair loss',
            'in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675', needs=('group',))
-def sppo_credit(b:Batch,        # episodes; several episodes per group
-    prefer:Callable=by_outcome, # as in `win_rates`
-    **how,                      # of `sppo`: beta, mean
-)->Tensor:                      # (action tokens,) float64; 0 outside all pairs
+def sppo_credit(b:Batch,  # episodes; several episodes per group
+    prefer:Callable=by_outcome,  # as in `win_rates`
+    **how,                # of `sppo`: beta, mean
+)->Tensor:                # (action tokens,) float64; 0 outside all pairs
     "One step of SPPO from the policy that played: its pair loss as an advantage."
     anchored, pairs = b.with_action(prev_logp=b.action('old_logp')), best_and_worst(b, win_rates(b, prefer))
     rates = win_rates(b, prefer, include_self=True)
@@ -147,9 +144,9 @@ def sppo_credit(b:Batch,        # episodes; several episodes per group
            'in the spirit of Zhang et al., 2024, INPO, arXiv 2407.00617', needs=('group', 'ref_logp'))
 def inpo_credit(
     b:Batch,  # episodes; several episodes per group; tokens need ref_logp, which a recipe with kl_coef supplies
-    prefer:Callable=by_outcome, # as in `win_rates`
-    **how,                      # of `inpo`: eta, tau, mean
-)->Tensor:                      # (action tokens,) float64; 0 outside all pairs
+    prefer:Callable=by_outcome,  # as in `win_rates`
+    **how,    # of `inpo`: eta, tau, mean
+)->Tensor:    # (action tokens,) float64; 0 outside all pairs
     "One step of INPO from the policy that played: its pair loss as an advantage."
     anchored, pairs = b.with_action(prev_logp=b.action('old_logp')), best_and_worst(b, win_rates(b, prefer))
     return pair_advantage(b, lambda logp: inpo(logp, anchored, pairs, **how))

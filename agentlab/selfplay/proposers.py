@@ -33,7 +33,7 @@ metric('pool', 'earlier tasks that can be set again', 'counted', 'tasks')
 
 def success_rate(scores,  # (tasks, tries) 0 to 1; NaN: this try did not take place
     faithful:bool=False,  # True: whatever is above 0 counts, as SSP was released; False: above .5
-)->Tensor:                # (tasks,) float64; NaN where nobody tried
+)->Tensor:  # (tasks,) float64; NaN where nobody tried
     "s: the share of the solver's tries that succeed."
     scores = torch.as_tensor(scores, dtype=torch.float64)
     seen = ~scores.isnan()
@@ -47,20 +47,20 @@ def absolute_zero(solved,  # (tasks,) s, 0 to 1; NaN: no score
     return _or(valid, torch.where((s == 0) | (s == 1), -.5, 1 - s), -1.)
 
 def search_self_play(solved,  # (tasks,) s, 0 to 1; NaN: no score
-    valid=True,         # (tasks,) bool: passed all checks
-    invalid:float=0.,   # for one that did not; the script has 0, the configuration -1
-    between:tuple=None, # (left, right) of `intermediate_difficulty`; None: 1 - s
-)->Tensor:              # (tasks,) float64
+    valid=True,          # (tasks,) bool: passed all checks
+    invalid:float=0.,    # for one that did not; the script has 0, the configuration -1
+    between:tuple=None,  # (left, right) of `intermediate_difficulty`; None: 1 - s
+)->Tensor:               # (tasks,) float64
     "1 - s, or 4(left+s)(right-s) strictly between 0 and 1 (proposer of Search Self-Play)."
     s = _share(solved)
     reward = 1 - s if between is None else torch.where((s > 0) & (s < 1), 4*(between[0]+s)*(between[1]-s), s*0)
     return _or(valid, reward, invalid)
 
 def swe_self_play(solved,  # (tasks,) s, 0 to 1; NaN: no score
-    valid=True,         # (tasks,) bool: passed all checks
-    alpha:float=.8,     # penalty for what everybody or nobody repairs
-    invalid:float=-1.,  # for an inconsistent bug (from memory)
-)->Tensor:              # (tasks,) float64
+    valid=True,            # (tasks,) bool: passed all checks
+    alpha:float=.8,        # penalty for what everybody or nobody repairs
+    invalid:float=-1.,     # for an inconsistent bug (from memory)
+)->Tensor:                 # (tasks,) float64
     "1 - (1+alpha)s, -alpha for what everybody or nobody repairs (injector, in the spirit of SSR)."
     s = _share(solved)
     return _or(valid, torch.where((s == 0) | (s == 1), -alpha, 1 - (1+alpha)*s), invalid)
@@ -143,9 +143,8 @@ def searches_hide_answer(p:Proposal)->str:
 
 ssp_checks = (has_question, has_length, hides_answer, has_passages, searched_twice, no_repeat)
 
-def refusal(p:Proposal,
-    checks:tuple=ssp_checks,  # functions Proposal -> reason, '' for none
-)->str:                       # the first reason; '' where all checks pass
+def refusal(p:Proposal, checks:tuple=ssp_checks,  # functions Proposal -> reason, '' for none
+)->str:  # the first reason; '' where all checks pass
     "Why a proposal is no task."
     return next((reason for check in checks if (reason := check(p))), '')
 
@@ -155,8 +154,7 @@ def same_answer(a, b,  # texts
     plain = lambda x: ' '.join(re.sub(r'\b(a|an|the)\b', ' ', re.sub(r'[^\w\s]', '', str(x).lower())).split())
     return plain(a) == plain(b)
 
-def verify(p:Proposal,
-    solve:Callable,       # (question, passages) -> answer; '' or None: it found none
+def verify(p:Proposal, solve:Callable,  # (question, passages) -> answer; '' or None: it found none
     noise:tuple,          # passages of other proposals, four in the release
     generator:Random,     # shuffles
     faithful:bool=False,  # True: as released, a solver that raises an exception lets the proposal pass
@@ -169,9 +167,8 @@ def verify(p:Proposal,
     return '' if found and same_answer(found, p.answer) else f'the passages lead to {found!r}'
 
 def noise_of(proposals:list,  # of one batch
-    k:int,             # whose verification it is for
-    generator:Random,  # draws
-    n:int=4,           # how many passages, fewer where there are not so many
+    k:int,  # whose verification it is for
+    generator:Random, n:int=4,  # how many passages, fewer where there are not so many
 )->tuple:
     "Passages that other proposals were shown and this one was not."
     others = sorted({passage for i, p in enumerate(proposals) if i != k for passage in p.passages}
@@ -209,14 +206,13 @@ class ProposeHop(TextEnv):
     must find it."""
     name, seats = 'propose_hop', ('proposer',)
     def __init__(self, hops:int=2,  # of the questions, 2 or 3: with 1 they are shorter than ten words
-        distractors:int=21,   # people of the world besides, as in HopSearch
-        horizon:int=6,        # most turns
-        invalid:float=-1.,    # paid for what is no question
-        noise:int=4,          # other pages in the verification
-        split:str='train',    # whose answers `reset` draws
+        distractors:int=21,         # people of the world besides, as in HopSearch
+        horizon:int=6,              # most turns
+        invalid:float=-1.,          # paid for what is no question
+        noise:int=4,                # other pages in the verification
+        split:str='train',          # whose answers `reset` draws
         solve:Callable=hop_lookup,  # the verifier: (question, passages) -> answer
-        faithful:bool=False,  # True: a verifier that raises an exception lets the question pass, as released
-    ):
+        faithful:bool=False):       # True: a verifier that raises an exception lets the question pass, as released
         check_options(hops, distractors, 1, None, 0., self.seats)
         if hops < 2 or type(horizon) is not int or horizon <= hops:
             raise ValueError(f'hops={hops}, horizon={horizon}: give 2 or 3 hops, and more turns than hops')
@@ -286,18 +282,18 @@ class ProposeHop(TextEnv):
 def proposer_reward(b:Batch,  # episodes of a proposer; `success`: a question
     solved,  # (episodes,) s of each question; anything where there is none; NaN: nobody tried
     rule:Callable=search_self_play,  # (s, valid) -> (episodes,) reward
-)->Tensor:                           # (turns,) float64, on the last turn
+)->Tensor:   # (turns,) float64, on the last turn
     "What a proposer is paid once its questions have been tried."
     valid = b.episodes.success.bool()
     reward = rule(torch.where(valid, torch.as_tensor(solved, dtype=torch.float64), 0.), valid)
     return at_end(b, reward)
 
 def bug_refusal(before,  # (tests,) bool: passed before the change
-    bugged,    # (tests,) bool: passed with the bug
-    weakened,  # (kept tests,) bool: the weakened tests with the bug
-    restored,  # (tests,) bool: passed after the bug was taken back
-    without,   # (files, tests) bool: passed with the bug, but one changed file taken back, for each file
-)->str:        # the first reason; '' for a consistent bug
+    bugged,              # (tests,) bool: passed with the bug
+    weakened,            # (kept tests,) bool: the weakened tests with the bug
+    restored,            # (tests,) bool: passed after the bug was taken back
+    without,             # (files, tests) bool: passed with the bug, but one changed file taken back, for each file
+)->str:                  # the first reason; '' for a consistent bug
     "Why a change is no bug that can be learned from (in the spirit of SSR)."
     before, bugged, weakened, restored, without = (torch.as_tensor(x).bool()
                                                    for x in (before, bugged, weakened, restored, without))

@@ -135,8 +135,8 @@ def rating_frame(ratings:Ratings  # of `bradley_terry`
     return frame.sort_values('strength', ascending=False, kind='stable').reset_index(drop=True)
 
 def log_odds(r:Results,  # of `tally`
-    pseudo:float=.5      # points given to both sides of every match that was played
-)->Tensor:               # (players, players) float64, antisymmetric; 0 on the diagonal, NaN where they never met
+    pseudo:float=.5  # points given to both sides of every match that was played
+)->Tensor:           # (players, players) float64, antisymmetric; 0 on the diagonal, NaN where they never met
     "Log-odds of the row against the column."
     if not pseudo > 0:
         raise ValueError(f'pseudo={pseudo!r}: give more than 0, or a player who always won has infinite odds')

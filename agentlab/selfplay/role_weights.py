@@ -30,9 +30,7 @@ class RoleWeights(Policy):
     "A policy whose roles have weights of their own. Roll it out with `agentlab.rollout.play_players`."
     def __init__(self,
         policy,  # agentlab.policy.Policy that lends its modules and whose weights every role begins with; it is frozen
-        seats: tuple,       # of the environment
-        roles: tuple = None # names of the sets of weights, one for each seat; None: the seats
-    ):
+        seats: tuple, roles: tuple = None):  # names of the sets of weights, one for each seat; None: the seats
         roles, seats = tuple(roles or seats), tuple(seats)
         if len(roles) != len(seats) or len(set(roles)) < len(roles):
             raise ValueError(f'roles={roles} for the seats {seats}: give as many different names as there are seats')
@@ -81,10 +79,8 @@ def by_seat(policy: RoleWeights, batch: Batch,
 
 class Exchange:
     "The roles of a policy trade seats every few updates: the memory of a run (CORY)."
-    def __init__(self,
-        policy: RoleWeights, seed: int,  # given by the trainer; nothing is drawn
-        every: int = 5,                  # updates between two exchanges
-    ):
+    def __init__(self, policy: RoleWeights, seed: int,  # given by the trainer; nothing is drawn
+        every: int = 5):  # updates between two exchanges
         if not isinstance(policy, RoleWeights):
             raise TypeError(f'Exchange moves weights from seat to seat, and {policy.name!r} has one set of weights for '
                             f'all: train RoleWeights(policy, env.seats)')

@@ -22,16 +22,16 @@ from ..reward.basic import at_end
            "nobody: the critic's value of the same place",
            "every token of the turn; with level='token' each token its own",
            'Liao et al., 2025, MARFT, arXiv 2504.16129', needs=('value', 'seat'))
-def marft(b:Batch,       # episodes of teams, all seats of a game; tokens need the column `value`
-    value:str='value',   # name of the column of the critic's values
-    gamma:float=.99,     # discount, also from one agent to the next
-    lam:float=.95,       # lambda
-    level:str='turn',    # the clock: 'turn' or 'token'
-    scale:str='std',     # 'std': minus the mean, divided by the deviation over all turns (or tokens); None: neither
-    eps:float=1e-8,      # added to the deviation
+def marft(b:Batch,      # episodes of teams, all seats of a game; tokens need the column `value`
+    value:str='value',  # name of the column of the critic's values
+    gamma:float=.99,    # discount, also from one agent to the next
+    lam:float=.95,      # lambda
+    level:str='turn',   # the clock: 'turn' or 'token'
+    scale:str='std',    # 'std': minus the mean, divided by the deviation over all turns (or tokens); None: neither
+    eps:float=1e-8,     # added to the deviation
     # True, as released: no link inside a game's first round, exact zeros do not vote in mean and deviation
     faithful:bool=False,
-)->tuple[Tensor,Tensor]: # targets of the critic, advantage: (action tokens,) float64 each
+)->tuple[Tensor,Tensor]:  # targets of the critic, advantage: (action tokens,) float64 each
     "Generalized advantage estimation from agent to agent (MARFT, Liao et al. 2025)."
     order, turn, values, reward = _line(b, value, level)
     game, closes, reward, after = _rounds(b, turn, reward)
@@ -95,11 +95,11 @@ def shared_reward(b:Batch,  # episodes, all seats of a game; each seat's outcome
     "The sum of the outcomes of all seats of the game, to each of them (CORY). A missing outcome adds 0."
     return at_end(b, group_sum(b.episodes.outcome, b.episodes.game))
 
-def seating(step:int,                   # training step, from 0
-    policies:tuple=('first', 'second'), # names of policies or adapters
-    seats:tuple=('pioneer', 'observer'),# roles, as many
-    every:int=5,                        # steps between two exchanges
-)->dict:                                # role -> policy
+def seating(step:int,  # training step, from 0
+    policies:tuple=('first', 'second'),  # names of policies or adapters
+    seats:tuple=('pioneer', 'observer'),  # roles, as many
+    every:int=5,       # steps between two exchanges
+)->dict:               # role -> policy
     "Who sits where: all move one chair on every `every` steps (CORY's exchange of roles)."
     if len(policies) != len(seats):
         raise ValueError(f'{len(policies)} policies for {len(seats)} seats: give one for each')
@@ -148,9 +148,9 @@ def _members(size):
     return n, (torch.arange(size)[:, None] >> torch.arange(n) & 1).bool()
 
 def sampled_shapley(
-    value:Callable,             # tuple of agents, in rising order -> what this coalition earns; may be a noisy estimate
-    n:int,                      # agents 0 ... n-1
-    orders:int,                 # how many orders are drawn; each asks for n+1 coalitions
+    value:Callable,  # tuple of agents, in rising order -> what this coalition earns; may be a noisy estimate
+    n:int,           # agents 0 ... n-1
+    orders:int,      # how many orders are drawn; each asks for n+1 coalitions
     generator:torch.Generator,  # draws the orders
 # (n,) float64 estimates, which sum to the mean value of all minus that of nobody; (n,) standard errors, NaN for one
 # order
@@ -195,8 +195,8 @@ def mae_solver(score:Tensor, form:Tensor)->Tensor:
     return (torch.as_tensor(score, dtype=torch.float64) + torch.as_tensor(form, dtype=torch.float64))/2
 
 def mae_judge(form:Tensor,  # 0 to 1
-    score:Tensor=None,  # 0 to 1, what it said
-    truth:Tensor=None,  # 0 to 1, what can be checked; NaN where nothing can
+    score:Tensor=None,      # 0 to 1, what it said
+    truth:Tensor=None,      # 0 to 1, what can be checked; NaN where nothing can
 )->Tensor:
     "The format alone, as released; with `truth`, half of it for being right where that can be checked (our addition)."
     form = torch.as_tensor(form, dtype=torch.float64)

@@ -61,9 +61,9 @@ def known_problem(seed:int,  # fixes it
                        .chain(task['start'], tuple(task['path']))[1])
 
 def problems_of(asked:list,  # episodes of the proposer, one for each slot
-    earlier:list,   # an earlier problem for each slot, None where there is none
-    known:Callable, # slot -> a problem
-)->list:            # a task of HopSearch with `answer` and `proposed` for each slot
+    earlier:list,    # an earlier problem for each slot, None where there is none
+    known:Callable,  # slot -> a problem
+)->list:             # a task of HopSearch with `answer` and `proposed` for each slot
     "What the solver tries: the question if it is valid, else an earlier problem, else a known one."
     asks = lambda e: hop_task(e.task, e.turns[-1].text) | dict(answer=e.task['answer'], proposed=1.)
     return [asks(e) if e.success else (earlier[k] or known(k)) | dict(proposed=0.) for k, e in enumerate(asked)]
@@ -95,20 +95,20 @@ def rated(asked:list, tried:list,  # episodes of the proposer; of the solver, th
     return asked + tried
 
 def play_search(
-    policy, env:HopSearch,   # the policy; the solver's game, whose hops, people and split hold for both roles
-    seeds:list,              # one for each group: a world and an answer
-    group_size:int=5,        # n: tries at each question
-    groups:list=None,        # numbers of the groups
-    proposals:int=1,         # proposals for the same answer
-    spare:list=None,         # for each group a list of `proposals` earlier problems: see `ProblemPool`
+    policy, env:HopSearch,  # the policy; the solver's game, whose hops, people and split hold for both roles
+    seeds:list,             # one for each group: a world and an answer
+    group_size:int=5,       # n: tries at each question
+    groups:list=None,       # numbers of the groups
+    proposals:int=1,        # proposals for the same answer
+    spare:list=None,        # for each group a list of `proposals` earlier problems: see `ProblemPool`
     asking:ProposeHop=None,  # the proposer's game; None: of the size of `env`, verified by a lookup
     # who plays a role that the policy does not: {'proposer': a policy, or a function (env, generator) -> text}
     players:dict=None,
-    keep:bool=False,         # True: the episodes of these players are returned too, with source='opponent'
+    keep:bool=False,  # True: the episodes of these players are returned too, with source='opponent'
     # True: a quarter of a point counts as a success, and a verifier that is not given as `asking` fails open, as
     # released
     faithful:bool=False,
-    seed:int=0, **how        # further arguments of `play_players`
+    seed:int=0, **how  # further arguments of `play_players`
 )->list:  # episodes with seats 'proposer' and 'solver' and columns proposed, answers, solved; ordered by group
     "Propose, check, try: one round of Search Self-Play."
     (env, asking), players = search_games(env, asking, faithful), checked_players(players)
@@ -155,18 +155,17 @@ def spares(spare, groups, proposals):
                          f'{proposals} proposals each; give ProblemPool these two numbers')
     return [problem for some in spare for problem in some]
 
-def problem_of(b:Batch,
-    k:int,  # a solver's episode with a turn
-)->dict:    # the task of HopSearch that it tried, with `answer`
+def problem_of(b:Batch, k:int,  # a solver's episode with a turn
+)->dict:  # the task of HopSearch that it tried, with `answer`
     "What was asked, read from the state of the first turn."
     turn = int((b.turns.episode == k).nonzero()[0, 0])
     split, world, people, start, *path = json.loads(b.labels['state'][int(b.turns.state[turn])])[0]
     return dict(split=split, world=world, people=people, start=start, path=path,
                 answer=b.labels['answer'][int(b.episodes.answer[k])])
 
-def search_reward(b:Batch,           # of `play_search`: episodes with success, solved, answers
+def search_reward(b:Batch,  # of `play_search`: episodes with success, solved, answers
     rule:Callable=search_self_play,  # (s, valid) -> (episodes,) reward of a proposal
-)->Tensor:                           # (turns,) float64, on the last turn of each episode
+)->Tensor:  # (turns,) float64, on the last turn of each episode
     "Proposers by how hard their question was, solvers by their answer."
     solved = need(b.episodes, 'solved', 'search_reward pays proposers by their success rate',
                   'Play with rollout=agentlab.selfplay.search.play_search.')
@@ -190,10 +189,10 @@ def ssp(b:Batch,            # of `play_search`, rewarded
                         else 'zero')
     return b.spread(advantage[b.turns.episode])
 
-def role_by_role(b:Batch, policy,        # as the trainer gives them
+def role_by_role(b:Batch, policy,  # as the trainer gives them
     roles:tuple=('proposer', 'solver'),  # who is updated, in this order; a role that is left out stays as it is
-    credit:Callable=ssp, **credit_args   # batch -> advantage of every action token; its keywords
-)->Iterator[tuple[Tensor,Tensor]]:       # yields (action tokens,) bool: the tokens to train now; their advantage
+    credit:Callable=ssp, **credit_args  # batch -> advantage of every action token; its keywords
+)->Iterator[tuple[Tensor,Tensor]]:  # yields (action tokens,) bool: the tokens to train now; their advantage
     "First the proposer's update, then the solver's (`combine_update` off)."
     unknown = set(roles) - {'proposer', 'solver'}
     if unknown or not roles: raise ValueError(f"roles={roles!r}: give 'proposer', 'solver' or both")
@@ -215,7 +214,7 @@ class ProblemPool:
         proposals:int=1,   # for the same answer
         # a problem is kept if at most this share of its tries succeeded; 1 in the script, .5 in the configuration
         threshold:float=1.,
-        every:int=10,      # updates after which the pool is emptied
+        every:int=10,  # updates after which the pool is emptied
     ):
         if not 0 <= threshold <= 1: raise ValueError(f'threshold={threshold}: give a share from 0 to 1')
         check_whole(groups=groups, proposals=proposals, every=every)
@@ -263,11 +262,11 @@ def search_fields(groups:int=16,  # answers of an update
         **(dict(schedule=partial(proposer_first, warmup=warmup, faithful=faithful)) if warmup else {}))
 
 def search_scores(policy, env:HopSearch,  # who proposes and solves; the game
-    answers:int=256,         # held-out answers to propose for, and held-out questions to solve
-    references:dict=None,    # name -> a policy that tries the valid proposals too
+    answers:int=256,       # held-out answers to propose for, and held-out questions to solve
+    references:dict=None,  # name -> a policy that tries the valid proposals too
     asking:ProposeHop=None,  # the proposer's game; None: verified by a lookup
-    greedy:bool=False,       # True: most likely tokens
-    seed:int=0, **how        # of the sampling; further arguments of `play_players`
+    greedy:bool=False,     # True: most likely tokens
+    seed:int=0, **how      # of the sampling; further arguments of `play_players`
 # shares, NaN of nothing: valid; solver (of the environment's questions); own and each reference (of the valid
 # proposals); asks, solves: by relation
 )->dict:

@@ -15,10 +15,8 @@ from ..policy.core import Policy
 
 class Lent(torch.nn.Module):
     "A model that computes with weights of its own on the modules of another one."
-    def __init__(self,
-        model,                      # transformers model, perhaps with an adapter; it is not changed and not copied
-        weights: dict[str, Tensor], # names as in `model.named_parameters()`; what is not named is the model's own
-    ):
+    def __init__(self, model,  # transformers model, perhaps with an adapter; it is not changed and not copied
+        weights: dict[str, Tensor]):  # names as in `model.named_parameters()`; what is not named is the model's own
         super().__init__()
         object.__setattr__(self, 'lender', model)  # not a submodule: its weights are not ours
         self.names = list(weights)
@@ -54,11 +52,9 @@ def learned(model)->dict[str, Tensor]:
 
 class Borrowing(Policy):
     "A policy with weights of its own on another one's modules."
-    def __init__(self,
-        policy,                     # agentlab.policy.Policy that lends its modules
-        weights: dict[str, Tensor], # by the names of its model; Parameters can be trained
-        name: str,
-    ):
+    def __init__(self, policy,  # agentlab.policy.Policy that lends its modules
+        weights: dict[str, Tensor],  # by the names of its model; Parameters can be trained
+        name: str):
         super().__init__(Lent(policy.model, weights), policy.tokenizer, policy.max_context, name)
         self._head = None  # the body alone would compute with the lender's weights
     @property
@@ -71,11 +67,9 @@ class Borrowing(Policy):
 
 class Snapshot(Borrowing):
     "A policy as it was: it acts, and does not learn."
-    def __init__(self,
-        policy,  # agentlab.policy.Policy that lends its modules
-        weights: dict[str, Tensor]|None = None, # None: the policy's weights of this moment
-        name: str = 'snapshot',
-    ):
+    def __init__(self, policy,  # agentlab.policy.Policy that lends its modules
+        weights: dict[str, Tensor]|None = None,  # None: the policy's weights of this moment
+        name: str = 'snapshot'):
         weights = learned(policy.model) if weights is None else weights
         own = {n: p for n, p in policy.model.named_parameters()}
         strange = [n for n in weights if n not in own] + [n for n, x in weights.items() if n in own
@@ -95,7 +89,7 @@ class Snapshot(Borrowing):
         return path
 
 def load_snapshot(policy,  # who lends the modules
-    path,  # what `Snapshot.save` wrote
+    path,                  # what `Snapshot.save` wrote
 )->Snapshot:
     """A snapshot from its file. Raises FileNotFoundError, or ValueError where it is of another vocabulary or of
     another model."""

@@ -111,7 +111,7 @@ def on_paper(ledger: Ledger, low: bool = False):
 KNOWN = packaged_json('train/known.json')  # name -> [config, number of parameters]
 
 def read_config(model,  # a folder with a config.json, a name, a dictionary with a model_type, or a transformers config
-):  # a transformers config
+):                      # a transformers config
     "The config of a model; never its weights."
     from transformers import AutoConfig, PretrainedConfig
     if isinstance(model, PretrainedConfig):
@@ -136,8 +136,7 @@ def read_config(model,  # a folder with a config.json, a name, a dictionary with
                                 'its folder.') from error
 
 def blank(config,  # see `read_config`
-    dtype: torch.dtype = torch.bfloat16,
-):  # the transformers model on the meta device
+    dtype: torch.dtype = torch.bfloat16):  # the transformers model on the meta device
     "A causal language model of this config, without weights."
     from transformers import AutoModelForCausalLM
     with torch.device('meta'): return AutoModelForCausalLM.from_config(read_config(config), dtype=dtype).eval()
@@ -192,10 +191,10 @@ class Adapted(nn.Module):
         if not torch.is_autocast_enabled(): x = x.to(self.down.weight.dtype)  # peft spares the copy for 4-bit layers
         return out + (self.up(self.down(x))*2.).to(out.dtype)
 
-def equipped(model,         # from `blank`
-    lora: int = 0,          # rank of the adapter on all linear layers but the vocabulary's; 0: all weights are trained
-    quantise: bool = False, # NF4 with double quantisation, for the same layers
-):                          # the same model, changed
+def equipped(model,  # from `blank`
+    lora: int = 0,   # rank of the adapter on all linear layers but the vocabulary's; 0: all weights are trained
+    quantise: bool = False,  # NF4 with double quantisation, for the same layers
+):                   # the same model, changed
     "The model as it is trained: its linear layers quantised, adapted, or as they are."
     if quantise and not lora:
         raise ValueError(f'quantise=True with lora={lora}: quantised weights cannot be trained. Give the rank of an '
@@ -217,19 +216,19 @@ def held(model)->dict:
 @dataclass(frozen=True)
 class Settings:
     "What the memory of a run depends on, besides the model."
-    lora: int = 16              # rank of the adapter; 0: all weights are trained
-    quantise: bool = False      # NF4 weights, as `qlora_policy` loads them
-    dtype: torch.dtype = torch.bfloat16 # of the weights that are not quantised
-    precision: str = 'bf16'     # of the forward passes: 'no' or 'bf16', as in a recipe
+    lora: int = 16          # rank of the adapter; 0: all weights are trained
+    quantise: bool = False  # NF4 weights, as `qlora_policy` loads them
+    dtype: torch.dtype = torch.bfloat16  # of the weights that are not quantised
+    precision: str = 'bf16'  # of the forward passes: 'no' or 'bf16', as in a recipe
     checkpointing: bool = True  # activations are computed again in the backward pass
-    budget: int = 4096          # tokens of one forward pass, as in a recipe
-    length: int = 2048          # tokens of one episode
-    said: float = .5            # share of them that the policy said itself
-    rows: int = 64              # episodes at once: groups*group_size
-    entropy: bool = False       # the objective has a gradient through the entropy
+    budget: int = 4096      # tokens of one forward pass, as in a recipe
+    length: int = 2048      # tokens of one episode
+    said: float = .5        # share of them that the policy said itself
+    rows: int = 64          # episodes at once: groups*group_size
+    entropy: bool = False   # the objective has a gradient through the entropy
     reference: bool = False  # a copy of the weights for the KL to where training began: kl_coef without an adapter
     optimizer: Callable = torch.optim.AdamW
-    fused: bool = True          # torch's optimizers update all weights at once, as they do on a GPU
+    fused: bool = True  # torch's optimizers update all weights at once, as they do on a GPU
     server: float = 0.  # bytes of a vLLM engine beside it: gpu_memory_utilization * bytes of the card. 0: TorchSampler
     def __post_init__(self): check_settings(self)
     @property
@@ -458,8 +457,7 @@ def largest(found: Counter, count: int = 6)->tuple:
     return tuple(sorted(rows, key=lambda row: -row[-1])[:count])
 
 def predict(config,  # see `read_config`
-    settings: Settings|None = None,
-    **changes,       # of the settings
+    settings: Settings|None = None, **changes,  # of the settings
 )->Memory:
     """The memory of a run, from the model's config alone. Nothing is downloaded but a config.json that is not known
     here."""
@@ -565,7 +563,7 @@ def check_fits(policy,  # agentlab.policy.Policy
     gpu = None,         # memory of the card; None: that of the policy's device, and no check on a CPU
     # tokens of an episode; None: the recipe's budget, or the longest context where that is less
     length: int|None = None,
-    **changes,          # of the settings
+    **changes,  # of the settings
 )->Memory|None:
     """Refuse a run that will not fit, before anything is played. Raises ValueError with where the memory goes and
     what would fit."""
@@ -589,11 +587,10 @@ def check_fits(policy,  # agentlab.policy.Policy
                      f'all the same: train(..., check=False).')
 
 def fit(model: str = 'Qwen/Qwen2.5-0.5B-Instruct',  # a name on the hub, or a folder with a config.json
-    gpu: str = '12GB',    # memory of the card
-    length: int = 2048,   # tokens of an episode
-    groups: int = 8,      # tasks of an update
-    group_size: int = 8,  # episodes of a task
-):
+    gpu: str = '12GB',     # memory of the card
+    length: int = 2048,    # tokens of an episode
+    groups: int = 8,       # tasks of an update
+    group_size: int = 8):  # episodes of a task
     """Say before anything is downloaded whether a model can be trained on a card, with which settings, and where the
     memory goes."""
     check_whole(1, 10**9, length=length, groups=groups, group_size=group_size)

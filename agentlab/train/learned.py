@@ -23,13 +23,11 @@ class ImplicitPRM:
     "A process reward model that begins as the policy and learns from pairs of episodes (iStar, arXiv 2509.19199)."
     def __init__(self, policy,  # agentlab.policy.Policy; a copy of it is trained
         seed:int,               # not used: nothing is drawn
-        lr:float=2e-3,
-        beta:float=.05,         # reward per nat
+        lr:float=2e-3, beta:float=.05,  # reward per nat
         passes:int=1,           # updates on a batch
         temperature:float=1.,   # that of the recipe
         scaled:bool=True,       # True: step rewards divided by the largest absolute one of the batch, as released
-        max_grad_norm:float=10.,
-    ):
+        max_grad_norm:float=10.):
         self.prm, self.beta, self.passes, self.temperature, self.scaled, self.max_grad_norm = copy.deepcopy(
             policy), beta, passes, temperature, scaled, max_grad_norm
         self.weights = {name: p for name, p in self.prm.model.named_parameters() if p.requires_grad}
@@ -62,8 +60,7 @@ class Progress(Critic):
         seed:int,               # not used: both heads begin at zero
         share_lr:float=.003,    # of the second head
         share_passes:int=50,    # over the batch, each step
-        **critic,               # of `Critic`; the value is a number (bins=1) unless told otherwise
-    ):
+        **critic):              # of `Critic`; the value is a number (bins=1) unless told otherwise
         super().__init__(policy, seed, **dict(bins=1) | critic)
         self.share = nn.Linear(policy.model.config.hidden_size, 1, device=policy.device, dtype=torch.float64)
         for weight in self.share.parameters(): nn.init.zeros_(weight)
@@ -76,7 +73,7 @@ class Progress(Critic):
         ends = turn_starts(batch).roll(-1)  # the last action token of every turn
         self.known = (self.hidden.new_zeros(len(batch.turns), self.hidden.shape[1])
                       .index_copy(0, batch.action_turn[ends], self.hidden[ends]).double())
-        self.batch = batch                  # with the outcomes that the environment gave
+        self.batch = batch  # with the outcomes that the environment gave
         return batch.with_turns(contribution=self.share(self.known)[:, 0])
     def fit(self, targets:Tensor, seed:int)->dict:
         "Learn the targets of the values, and the outcomes."
@@ -116,11 +113,9 @@ class Prior(Critic):
 class ThreeValues(Critic):
     "Values of an executor, a planner and a switch on the policy's features (HiPER, arXiv 2602.16165)."
     def __init__(self, policy,  # agentlab.policy.Policy, whose features are read
-        seed:int,       # not used: the heads begin at zero
-        lr:float=.01,
-        passes:int=20,  # over the batch, each step
-        **head,         # of `ValueHead`: bins, low, high, ratio
-    ):
+        seed:int,               # not used: the heads begin at zero
+        lr:float=.01, passes:int=20,  # over the batch, each step
+        **head):                # of `ValueHead`: bins, low, high, ratio
         self.head = nn.ModuleDict({name: ValueHead(policy.model.config.hidden_size, **head)
                                    for name in ('low', 'high', 'term')}).to(policy.device)
         self.passes, self.optimizer = passes, torch.optim.AdamW(self.head.parameters(), lr=lr, weight_decay=0.)

@@ -54,10 +54,10 @@ def all_gather(t, items: list)->list:
     from accelerate.utils import gather_object
     return gather_object(items) if t.ranks > 1 else items
 
-def broadcast(t,        # agentlab.train.Training, or whatever has `rank`, `ranks` and `accelerator`
-    compute: Callable,  # function without arguments
+def broadcast(t,           # agentlab.train.Training, or whatever has `rank`, `ranks` and `accelerator`
+    compute: Callable,     # function without arguments
     failures: tuple = (),  # exceptions that all processes are to raise, too
-):                      # what it returned in the first process
+):                         # what it returned in the first process
     "What the first process computes, in all of them: for answers that may differ from one asking to the next."
     if t.ranks == 1: return compute()
     from accelerate.utils import broadcast_object_list
@@ -73,7 +73,7 @@ def shard(t,       # as in `broadcast`
     batch: Batch,  # the same in every process
     # batch with some of the rows -> a tensor, or a tuple of tensors, with an entry for each of its action tokens
     ask: Callable,
-):                 # the same for the whole batch
+):  # the same for the whole batch
     "Every process asks for a share of the rows, of similar lengths; all get all answers."
     rows = action_rows(batch)
     if t.ranks == 1 or not len(rows): return ask(batch)

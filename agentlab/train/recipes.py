@@ -40,7 +40,7 @@ def __getattr__(name: str):
 def __dir__()->list[str]: return sorted({*globals(), *registered})
 
 def load_recipe(name: str,  # a known name, or 'package.module:name' of a function that returns a Recipe
-    **changes,  # fields to change
+    **changes,              # fields to change
 )->Recipe:
     "A recipe by its name. Raises ValueError that lists the known ones."
     if name not in known and ':' not in name:

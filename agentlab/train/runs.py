@@ -84,9 +84,9 @@ def row_check(row: dict)->str:
     "By it a row is known to be what was written."
     return hashlib.blake2b(json.dumps(row).encode(), digest_size=4).hexdigest()
 
-def read_row(line: bytes,   # of a row log, with its end
+def read_row(line: bytes,  # of a row log, with its end
     checked: bool = False,  # True: it must have a checksum
-)->dict|None:               # the row without its checksum; None for a damaged one
+)->dict|None:  # the row without its checksum; None for a damaged one
     "A row, if it is what was written. Rows of older runs have no checksum."
     try: row = json.loads(line)
     except (ValueError, RecursionError): return None
@@ -132,9 +132,8 @@ def _rows(path: Path)->list[dict]:
     return [row for _, _, row in rows]
 
 @contextlib.contextmanager
-def alone(folder,      # a run folder; made where it is missing
-    wait: float = 0.,  # seconds to wait for whoever is there
-):
+def alone(folder,       # a run folder; made where it is missing
+    wait: float = 0.):  # seconds to wait for whoever is there
     """Hold a run folder for this process alone. Raises BlockingIOError that names who has it, NotADirectoryError for
     a file."""
     from filelock import FileLock, SoftFileLock, Timeout
@@ -215,8 +214,7 @@ def _versions()->dict:
         except PackageNotFoundError: pass
     return found
 
-def save_checkpoint(run: Run,
-    step: int,      # updates that are behind us
+def save_checkpoint(run: Run, step: int,  # updates that are behind us
     tensors: dict[str, dict[str, Tensor]],  # file name (without ending): its tensors by name
     state: dict,    # JSON facts to keep with them
     keep: int = 2,  # checkpoints to leave in the folder
@@ -234,7 +232,7 @@ def save_checkpoint(run: Run,
         files[f'{name}.safetensors'] = dict(bytes=len(data), blake2b=hashlib.blake2b(data).hexdigest())
     facts = dict(schema_version=SCHEMA_VERSION, step=step, files=files, **state)
     with atomic(partial / 'state.json') as path: path.write_text(json.dumps(facts | dict(blake2b=_digest(facts))))
-    if final.exists(): _remove(final) # left by a run that was killed after this checkpoint and before its rows were cut
+    if final.exists(): _remove(final)  # left by a run that was killed after this checkpoint and before its rows were cut
     rename(partial, final)
     for old in _checkpoints(run)[:-keep]: _remove(old)
     for left in final.parent.glob('.*.old.tmp'): shutil.rmtree(left)  # a removal that was cut short
@@ -292,9 +290,7 @@ def _read_checkpoint(folder: Path):
         tensors[name.removesuffix('.safetensors')] = load(data)
     return state['step'], tensors, state
 
-def rewind(run: Run,
-    step: int,  # updates that the checkpoint has behind it
-):
+def rewind(run: Run, step: int):  # updates that the checkpoint has behind it
     """Remove rows, episodes and unfinished files of this step and later ones: they are made again. Raises ValueError
     where what is to be kept is damaged."""
     if step: _check_logs(run, step)

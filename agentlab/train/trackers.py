@@ -17,13 +17,13 @@ from .runs import Run
 
 class Sink(NamedTuple):
     "What a tracker takes."
-    log: Callable               # (name -> number, step)
-    finish: Callable            # (whether the run failed)
-    table: Callable|None = None # (name, pandas table, step)
+    log: Callable     # (name -> number, step)
+    finish: Callable  # (whether the run failed)
+    table: Callable|None = None  # (name, pandas table, step)
 
 class Tracker(NamedTuple):
-    package: str    # what must be installed
-    begin: Callable # (Run, number of the first row) -> Sink
+    package: str     # what must be installed
+    begin: Callable  # (Run, number of the first row) -> Sink
 
 def run_name(run:Run)->str:
     "The same for a run that goes on, another one for any other."
@@ -80,9 +80,9 @@ TRACKERS = dict(tensorboard=Tracker('tensorboard', to_tensorboard), trackio=Trac
                 wandb=Tracker('wandb', to_wandb), mlflow=Tracker('mlflow', to_mlflow))
 
 def turn_table(batch:Batch,  # as a run folder keeps it
-    rows:int=200,   # turns at most
-    limit:int=2000, # characters of a text
-):                  # pandas table: group, episode, t, read, said, reward, outcome
+    rows:int=200,    # turns at most
+    limit:int=2000,  # characters of a text
+):                   # pandas table: group, episode, t, read, said, reward, outcome
     "The turns of the group whose outcomes differ most."
     import pandas as pd
     words, between = batch.labels.get('token', {}), batch.labels.get('between', {}).get(0, ' ')
@@ -107,8 +107,7 @@ class Reports:
     def __init__(self, trackers:dict, table_every:int):
         self.trackers, self.table_every, self.run, self.first = trackers, table_every, None, False
     def open(self, run:Run,
-        first:bool=True,  # this is the first of the processes that train together; the others report nothing
-    ):
+        first:bool=True):  # this is the first of the processes that train together; the others report nothing
         "A run begins, or goes on. No tracker is begun before its first row."
         self.run, self.first, self.sinks, self.told = run, first, None, set()
     def _try(self, name, call):
@@ -150,9 +149,9 @@ def numbers_of(row:dict)->dict:
             if isinstance(x, (int, float)) and not isinstance(x, bool) and k != 'step' and math.isfinite(x)}
 
 def report_to(names:str,  # 'tensorboard,trackio'
-    table_every:int=10, # updates between two tables of turns; 0: none
+    table_every:int=10,   # updates between two tables of turns; 0: none
     trackers:dict=TRACKERS,  # name -> Tracker; add your own: {**TRACKERS, 'mine': Tracker('mine', begin)}
-)->Reports:             # for `train(on_row=...)`
+)->Reports:               # for `train(on_row=...)`
     "A listener that tells trackers. Raises ValueError for an unknown name, ImportError for a package that is missing."
     wanted = [name.strip() for name in names.split(',')]
     for name in wanted:

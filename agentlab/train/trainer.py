@@ -144,8 +144,7 @@ def for_gpu(recipe: Recipe,
                  max_tokens=max(recipe.max_tokens, 32), precision='bf16' if torch.cuda.is_available() else 'no')
     return dataclasses.replace(recipe, **large | changes)
 
-def for_pretrained(recipe: Recipe,
-    **changes,  # fields of the recipe, such as lr, groups, temperature
+def for_pretrained(recipe: Recipe, **changes,  # fields of the recipe, such as lr, groups, temperature
 )->Recipe:
     """The recipe for a pretrained model with an adapter on a small machine: an adapter's learning rate, groups of six,
     actions of more tokens.
@@ -268,8 +267,7 @@ def reference_logp(training: Training, batch: Batch)->Tensor:
     if not isinstance(reference, dict): return reference.logprobs(batch, r.temperature, r.budget)[0]
     with as_begun(training.policy.model, reference): return training.policy.logprobs(batch, r.temperature, r.budget)[0]
 
-def minibatches(batch: Batch, count: int, seed: int,
-)->list[Tensor]:  # row numbers of every minibatch
+def minibatches(batch: Batch, count: int, seed: int)->list[Tensor]:  # row numbers of every minibatch
     "Rows with action tokens that count in the loss, shuffled and cut into `count` minibatches."
     rows = batch.tokens.row[batch.actions][batch.action('weight') > 0].unique().cpu()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
@@ -506,19 +504,16 @@ metric('test_greedy', 'success on held-out tasks, most likely token each time (t
 metric('test_sampled', 'success on held-out tasks, tokens sampled at the temperature of the recipe (tests.jsonl)',
        'mean over the test tasks', 'episodes, 0-1')
 
-def evaluate(policy, env,
-    tasks: int = 512,     # held-out tasks
+def evaluate(policy, env, tasks: int = 512,  # held-out tasks
     greedy: bool = True,  # the likeliest token each time; False: sampled at `temperature`
-    seed: int = 0, rollout=play, temperature: float = 1.,
-    **budget,             # of `rollout`: max_turns, max_tokens
+    seed: int = 0, rollout=play, temperature: float = 1., **budget,  # of `rollout`: max_turns, max_tokens
 )->float:
     """Success on held-out tasks: different ones of the environment's test split, or fixed seeds where it has no
     splits. An episode that ends with an error has failed; raises RuntimeError where all do."""
     return solved(ends(held_out(policy, env, tasks, greedy, seed, rollout, temperature=temperature, **budget)))
 
 def held_out(policy, env, tasks: int, greedy: bool, seed: int, rollout, rank: int = 0, ranks: int = 1,
-    temperature: float = 1., **budget,
-)->list:
+    temperature: float = 1., **budget)->list:
     "The episodes of this process's share of the held-out tasks; their group is the number of the task."
     mine = range(tasks)[rank::ranks]
     those = env.tasks('test', tasks)[rank::ranks] if hasattr(env, 'tasks') else None
@@ -577,8 +572,8 @@ def computed(recipe: Recipe)->list[str]:
     return ['old_logp', 'advantage', *(['ref_logp'] if recipe.kl_coef else [])]
 
 def with_computed(played: Batch,  # what a run folder keeps
-    learned: Batch|None, # what the step made of it, with some tokens missing and past ones joined; None: it was skipped
-    names: list[str],  # token columns of `learned`
+    learned: Batch|None,  # what the step made of it, with some tokens missing and past ones joined; None: it was skipped
+    names: list[str],     # token columns of `learned`
 )->Batch:
     "What was played with what was computed about it; NaN for a token that nothing was learned from."
     nothing = torch.full((len(played.actions),), torch.nan)
@@ -736,7 +731,7 @@ def show(shown, row: dict):
     shown.set_postfix({k: f'{v:.2f}' for k, v in numbers.items()})
     shown.update(1)
 
-def train(policy, env,     # agentlab.policy.Policy, whose weights are changed; an environment
+def train(policy, env,  # agentlab.policy.Policy, whose weights are changed; an environment
     recipe: Recipe,
     out,                   # run folder
     resume: bool = False,  # go on with the run in `out`

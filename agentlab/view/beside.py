@@ -16,7 +16,7 @@ __all__ = ['BESIDE_CSS', 'two_of', 'same_tasks', 'side_by_side']
 
 # %% ../../nbs/view/09_side_by_side.ipynb #d96
 def two_of(source,  # run folder, Run, or [(name, Batch), (name, Batch)]
-)->list:  # two (name, Batch)
+)->list:            # two (name, Batch)
     "What is to be compared. Raises ValueError where there are not two."
     from agentlab.train.runs import Run
     if not isinstance(source, (Run, str, Path)):
@@ -87,12 +87,12 @@ def _pair(number, sides, known, names, turns)->dict:
                                             for at in range(min(many, turns)) for r, k in zip(sides, known)])
 
 def side_by_side(source,  # run folder, Run, or [(name, Batch), (name, Batch)]
-    task:int|None=None, # number of one task; None: those that end differently first
-    most:int=3,         # tasks that are shown
-    turns:int=20,       # turns of a game that are shown
-    limit:int=700,      # characters of a text that are shown
-    style:bool=True,    # bring the style sheet of the report along; a page that has it does not need it
-)->Html:                # a fragment without scripts, links to elsewhere or images
+    task:int|None=None,   # number of one task; None: those that end differently first
+    most:int=3,           # tasks that are shown
+    turns:int=20,         # turns of a game that are shown
+    limit:int=700,        # characters of a text that are shown
+    style:bool=True,      # bring the style sheet of the report along; a page that has it does not need it
+)->Html:                  # a fragment without scripts, links to elsewhere or images
     "The same tasks before and after, turn by turn. Raises ValueError where there are not two sides, or no such task."
     (first, before), (second, after) = two_of(source)
     pairs = same_tasks(before, after)

@@ -45,12 +45,12 @@ def _shown(text: str, room: int)->str:
     return html.escape(text)
 
 def context_windows(batch: Batch,
-    text: Callable = None,    # ids -> text, as `policy.text`; None: nothing is written into the bars
-    by: Tensor|None = None,   # (turns,) whole numbers: what an action is coloured by; default: its seat
+    text: Callable = None,  # ids -> text, as `policy.text`; None: nothing is written into the bars
+    by: Tensor|None = None,  # (turns,) whole numbers: what an action is coloured by; default: its seat
     names: dict|None = None,  # number of `by` -> its name
     rows: list[str]|None = None,  # a name for each row; default: its seat and its window
-    width: int = 760,         # pixels
-):                            # plotly figure
+    width: int = 760,       # pixels
+):                          # plotly figure
     """A bar for each context window: grey is read, a colour is said, hatched is said and not learned from. Raises
     ValueError for names or values of another number."""
     go = needed('plotly.graph_objects', 'lab', 'context_windows')

@@ -59,13 +59,13 @@ TURNS = 40  # turns of the entropy table that are sent
 
 class Pane(NamedTuple):
     "One picture over the updates."
-    name: str                  # metric
+    name: str  # metric
     heading: str
     limits: tuple|None = None  # least range of y
-    unit: str = ''             # of y
-    lines: tuple = ()          # (metric, what it is called), where it is not the metric of this name alone
-    log: bool = False          # y on a log axis
-    optional: bool = False     # left out where no run has it
+    unit: str = ''          # of y
+    lines: tuple = ()       # (metric, what it is called), where it is not the metric of this name alone
+    log: bool = False       # y on a log axis
+    optional: bool = False  # left out where no run has it
     @property
     def drawn(self)->tuple: return self.lines or ((self.name, ''),)
 
@@ -104,10 +104,9 @@ def measured(rows:list,  # row log
         found |= {f'{name}_{kind}': y for kind, y in spread(rows, name).items()}
     return {name: np.where(np.isfinite(y), y, math.nan) for name, y in found.items() if name != 'entropy_by_turn'}
 
-def curves(rows:list,  # row log
-    points:int=300,    # most points of a curve
-    first:int=0,       # place of the first of these rows in the whole log
-)->dict:               # metric -> (x, y), numpy
+def curves(rows:list, points:int=300,  # most points of a curve
+    first:int=0,  # place of the first of these rows in the whole log
+)->dict:          # metric -> (x, y), numpy
     "The curves of a row log, thinned."
     steps = steps_of(rows, first)
     return {name: thin(steps, y, points) for name, y in measured(rows).items()}
@@ -124,9 +123,9 @@ def entropy_table(
 def _short(value)->float|None: return float(f'{value:.6g}') if math.isfinite(value) else None
 
 def part(rows:list,  # some rows of a log, one after the other
-    points:int,   # most points of a curve
-    first:int=0,  # place of the first of them in the whole log
-)->dict:          # JSON: six digits of every number, None for what was not measured
+    points:int,      # most points of a curve
+    first:int=0,     # place of the first of them in the whole log
+)->dict:             # JSON: six digits of every number, None for what was not measured
     "What the browser gets of some rows: curves as [update, value], the table of entropies, first and last update."
     lines = {name: [[_short(a), _short(b)] for a, b in zip(x, y)] if np.isfinite(y).any() else []
              for name, (x, y) in curves(rows, points, first).items()}
@@ -154,9 +153,8 @@ def _table_axis(values, parts)->dict:
     ticks_ = [[(t + .5)/shown, str(t)] for t in range(0, shown, math.ceil(shown/6))]
     return dict(low=0, high=shown, ticks=ticks_, turns=shown, top=top if top > 0 else 1., unit=unit)
 
-def axis(pane:Pane,
-    parts:list,  # of `part`, of the runs that are shown
-)->dict|None:    # JSON for the browser; None where the pane is left out
+def axis(pane:Pane, parts:list,  # of `part`, of the runs that are shown
+)->dict|None:  # JSON for the browser; None where the pane is left out
     "Range, ticks ([place from 0 to 1, text]) and words of a pane."
     values = _values(pane, parts)
     if pane.optional and not values: return None
@@ -211,18 +209,16 @@ def _lab()->list: return lab_packages('the live dashboard', 'dashboard_html(run)
 
 class Plots:
     "The curves of one to six runs as a widget that is sent only what is new."
-    def __init__(self,
-        panes:tuple,    # of `Pane`
-        runs:int=1,     # runs drawn over each other
-        points:int=300, # most points of a curve
-    ):
+    def __init__(self, panes:tuple,  # of `Pane`
+        runs:int=1,       # runs drawn over each other
+        points:int=300):  # most points of a curve
         least = 4*PARTS
         if points < least: raise ValueError(f'points={points}: give at least {least}, four for each part of a curve')
         self.panes, self.runs, self.points = panes, runs, points//PARTS
         self.parts = [[{}]*runs for _ in range(PARTS)]
         self.known = [(0, 0, self.points)]*runs  # of every run: rows, cuts, rows of a part
-        self.frame, self.last = 0, -math.inf     # number of the last frame, and when it was sent
-        self.painted, self.rest = True, 0.       # whether it is drawn, and the pause that it needs
+        self.frame, self.last = 0, -math.inf  # number of the last frame, and when it was sent
+        self.painted, self.rest = True, 0.  # whether it is drawn, and the pause that it needs
     @cached_property
     def widget(self):
         "The anywidget; made once."
@@ -282,11 +278,10 @@ def time_left(rows:list,  # row log with `seconds`
     if not total or not rows or not np.isfinite(seconds).any(): return None
     return float(np.nanmedian(seconds))*max(0, total - 1 - _at(rows[-1], len(rows) - 1))
 
-def status_text(rows:list,  # row log
-    state:str,              # 'running', 'stopped', ...
-    total:int|None=None,    # updates of the whole run
-    error:str='',           # what went wrong
-)->str:                     # one line, not yet escaped
+def status_text(rows:list, state:str,  # 'running', 'stopped', ...
+    total:int|None=None,  # updates of the whole run
+    error:str='',         # what went wrong
+)->str:                   # one line, not yet escaped
     "State, step, time left, success, errors."
     parts = [state]
     if rows: parts.append(f"update {_at(rows[-1], len(rows) - 1) + 1:.0f}" + (f' of {total}' if total else ''))
@@ -367,8 +362,7 @@ class RowLog(Started):
         total:int|None=None,  # updates of the whole run, for the time left; None reads it from run.json
         fps:float=8,          # most frames a second
         points:int=300,       # most points of a curve
-        resume=None,  # what Resume calls: function(on_row=..., should_stop=...), with resume=True where it takes that
-    ):
+        resume=None):  # what Resume calls: function(on_row=..., should_stop=...), with resume=True where it takes that
         super().__init__()
         source = getattr(source, 'folder', source)
         self.path = None if source is None or isinstance(source, list) else self._log_path(source)
@@ -490,9 +484,9 @@ def _shell_words(facts)->list|None:
 class Running(Asking):
     "The work: a function in a thread, or a row log that somebody else writes."
     def run(self, function,  # called as function(on_row=..., should_stop=...) in a thread of its own
-        recorder=None,  # anything with append(row): gets every row, on the event loop
-        **more,         # further arguments of the function, such as resume=True
-    ):                  # await it for what the function returned
+        recorder=None,       # anything with append(row): gets every row, on the event loop
+        **more,              # further arguments of the function, such as resume=True
+    ):                       # await it for what the function returned
         "Run a function in a thread and draw the rows it reports. Raises what the function raises."
         self._flag.clear()  # now, not when the work begins: a stop between the two counts
         return self._work(function, recorder, more)
@@ -640,11 +634,10 @@ class Overlay(Started):
     which are drawn."""
     def __init__(self,
         runs,  # name -> run folder, row log, list of rows, function to run, or Dashboard; or a list of these
-        total:int|None=None,    # updates of the whole runs, where no run.json says it
-        fps:float=4,            # most frames a second
-        points:int=200,         # most points of a curve
-        resume:dict|None=None,  # name -> what Resume calls, for runs that are not functions
-    ):
+        total:int|None=None,     # updates of the whole runs, where no run.json says it
+        fps:float=4,             # most frames a second
+        points:int=200,          # most points of a curve
+        resume:dict|None=None):  # name -> what Resume calls, for runs that are not functions
         super().__init__()
         self.functions = {name: run for name, run in _named(runs).items() if callable(run)}
         self.runs = {name: run if isinstance(run, Dashboard)
@@ -676,9 +669,8 @@ class Overlay(Started):
         self.draw(force=True, box=board)
         return board
     def _runs(self)->dict: return self.runs
-    def follow(self,
-        every:float=.25,  # seconds between two looks
-    ):                    # await it for name -> rows
+    def follow(self, every:float=.25,  # seconds between two looks
+    ):  # await it for name -> rows
         """Start what is not yet running, follow the rest, and draw until all have ended. An error of one run stands
         in its status line; the others go on."""
         return self._watch(every)
@@ -721,9 +713,7 @@ def _line(frame, i, label, x, y)->tuple:
     return LOOKS[i], 1 if label == 'largest' else 1.8, _path(frame, x, y), marks
 
 def _lines_svg(lines:list,  # (number of the run, what the line is called, x, y) for every line
-    pane:Pane,
-    size=(420, 176),
-)->str:
+    pane:Pane, size=(420, 176))->str:
     "One pane: the lines over the updates."
     values = [v for *_, y in lines for v in y if math.isfinite(v)]
     if not values: return '<p>no number was recorded</p>'

@@ -21,10 +21,10 @@ __all__ = ['KINDS', 'pull', 'shaped', 'plain', 'kinds', 'controllers', 'Present'
 
 # %% ../../nbs/view/06_entropy_widget.ipynb #2fe
 def pull(objective,  # logp, batch, advantage, entropy -> (action tokens,) loss
-    logp,          # (action tokens,) log-probability now
-    batch,         # Batch; its tokens need what the objective reads
-    advantage,     # (action tokens,)
-    entropy=None,  # (action tokens,) entropy now; None: the objective gets none
+    logp,            # (action tokens,) log-probability now
+    batch,           # Batch; its tokens need what the objective reads
+    advantage,       # (action tokens,)
+    entropy=None,    # (action tokens,) entropy now; None: the objective gets none
 # (slope, opening), float64: derivative of the summed loss by each log-probability; by each entropy, with its sign
 # turned: above 0, the entropy is pushed up
 )->tuple:
@@ -192,10 +192,10 @@ def points(n:int,  # tokens
     return batch.with_turns(**turns).with_action(**action)
 
 def silent_at(objective,  # logp, batch, advantage, entropy -> loss
-    ratio, advantage,  # (n,) numpy: where to ask
-    old:float=-1.,  # log-probability of the tokens before the update
-    like=None,      # Batch for further columns
-)->np.ndarray:      # (n,) bool: no gradient, although the advantage is not 0
+    ratio, advantage,     # (n,) numpy: where to ask
+    old:float=-1.,        # log-probability of the tokens before the update
+    like=None,            # Batch for further columns
+)->np.ndarray:            # (n,) bool: no gradient, although the advantage is not 0
     "Whether an objective leaves a token at this ratio and advantage without gradient."
     import torch
     batch = points(len(ratio), like)
@@ -208,7 +208,7 @@ def silent_at(objective,  # logp, batch, advantage, entropy -> loss
 @dataclass
 class Region:
     "Where an objective gives no gradient: for every advantage the intervals of the ratio; or why there is no region."
-    span: tuple                                # smallest and largest ratio that was asked
+    span: tuple  # smallest and largest ratio that was asked
     lines: dict = field(default_factory=dict)  # advantage -> [(from, to), ...]
     problem: str = ''
     @property
@@ -263,9 +263,8 @@ def _intervals(grid, at, borders, y, span)->dict:
         found[value] = [(a, b) for k, (a, b) in enumerate(zip(edges, edges[1:])) if bool(grid[i, 0]) != bool(k % 2)]
     return found
 
-def texts(batch,  # Batch
-    only=None,    # numbers of action tokens; None: all
-)->list|dict:     # (action tokens,) str; of some: number -> str
+def texts(batch, only=None,  # numbers of action tokens; None: all
+)->list|dict:  # (action tokens,) str; of some: number -> str
     "What action tokens say; #id where the batch does not know."
     known, ids = batch.labels.get('token', {}), batch.action('id')
     if only is None: return [known.get(i, f'#{i}') for i in ids.tolist()]
@@ -276,9 +275,9 @@ def _at_turn(batch, turn)->np.ndarray:
     t = batch.turns.t[batch.action_turn].cpu().numpy()
     return np.ones(len(t), bool) if turn is None else t == turn
 
-def words(batch,        # Batch with tokens.entropy
-    turn:int|None=None, # turn of the game; None: all
-)->dict:                # word -> (times it was sampled, mean entropy of the choice, nats)
+def words(batch,  # Batch with tokens.entropy
+    turn:int|None=None,  # turn of the game; None: all
+)->dict:          # word -> (times it was sampled, mean entropy of the choice, nats)
     "The words of an update."
     entropy = (batch.action('entropy').double().cpu().numpy() if 'entropy' in batch.tokens
                else np.full(len(batch.actions), math.nan))
@@ -288,10 +287,10 @@ def words(batch,        # Batch with tokens.entropy
     return {word: (len(h), sum(h)/len(h)) for word, h in found.items()}
 
 def died(before, after,  # Batch of an earlier and of a later update
-    turn:int|None=None, # turn of the game; None: all
-    opened:float=.1,    # nats: a choice of less was not open
-    left:float=.2,      # of its entropy, at most, for a word that has settled
-)->list:                # dictionaries: word, before and after (times), entropy_before and entropy_after (nats), fate
+    turn:int|None=None,  # turn of the game; None: all
+    opened:float=.1,     # nats: a choice of less was not open
+    left:float=.2,       # of its entropy, at most, for a word that has settled
+)->list:                 # dictionaries: word, before and after (times), entropy_before and entropy_after (nats), fate
     "Words whose choice was open and is no more; those that held most entropy come first."
     then, now, found = words(before, turn), words(after, turn), []
     for word, (count, entropy) in then.items():
@@ -323,19 +322,17 @@ def _whole(batch):
 
 class _Numbers(Computed):
     "An update, what is asked of it, and the numbers that come of it."
-    def __init__(self,
-        run,                        # run folder or Run; or a Batch, a list of them, or step -> Batch
-        credit=None,                # batch -> advantage of every action token; None: the run's own estimator, else grpo
-        current=None,               # where log-probabilities of now come from, as in `present`
-        controllers:dict|None=None, # name -> objective; None: those of `controllers()`
-        step:int|None=None,         # update to look at; None: the first that is kept
-        later:int|None=None,        # update to compare words with; None: the last
-        turn:int|None=None,         # turn of the game; None: all
-        pair:tuple|None=None,       # names of two controllers; None: the first two
-        arguments:dict|None=None,   # low, high: bounds for all that have them; others keep their own
-        move:float=0.,              # pretend: every log-probability has moved by this, times its advantage
-        reference=plain,            # what controllers are compared with
-    ):
+    def __init__(self, run,        # run folder or Run; or a Batch, a list of them, or step -> Batch
+        credit=None,               # batch -> advantage of every action token; None: the run's own estimator, else grpo
+        current=None,              # where log-probabilities of now come from, as in `present`
+        controllers:dict|None=None,  # name -> objective; None: those of `controllers()`
+        step:int|None=None,        # update to look at; None: the first that is kept
+        later:int|None=None,       # update to compare words with; None: the last
+        turn:int|None=None,        # turn of the game; None: all
+        pair:tuple|None=None,      # names of two controllers; None: the first two
+        arguments:dict|None=None,  # low, high: bounds for all that have them; others keep their own
+        move:float=0.,             # pretend: every log-probability has moved by this, times its advantage
+        reference=plain):          # what controllers are compared with
         from agentlab.view.run_report import first_whole, own_estimator
         self.steps, self._load, self.rows, kept = _opened(run)
         if not self.steps: raise ValueError('no update with episodes is here: give a run that has made one, or a batch')
@@ -557,9 +554,9 @@ def _controllers_html(lab)->Html:
                   control=bool(known.control))
 
 def entropy_lab_html(run,  # EntropyLab, or what it takes first
-    style:bool=True,  # bring the style sheet along; a page of several pictures needs it once
-    **how             # further arguments of EntropyLab
-)->Html:              # a fragment without scripts or links
+    style:bool=True,       # bring the style sheet along; a page of several pictures needs it once
+    **how                  # further arguments of EntropyLab
+)->Html:                   # a fragment without scripts or links
     "The lab as HTML without JavaScript."
     lab = run if isinstance(run, EntropyLab) else EntropyLab(run, **how)
     message = f'<p class="al-el-note">{safe(lab.message, 400)}</p>' if lab.message else ''

@@ -40,15 +40,15 @@ class Sample:
     advantage: float = math.nan
     answer: str|None = None
     more: dict = field(default_factory=dict)  # the other columns, as they are
-    group: object = None       # what all completions of a task share; None: equal prompts are taken for one task
-    game: object = None        # what the seats of one game share; None: a game of its own
+    group: object = None  # what all completions of a task share; None: equal prompts are taken for one task
+    game: object = None   # what the seats of one game share; None: a game of its own
     seat: str = 'player'
     success: bool|None = None
     truncated: bool|None = None
-    turns: tuple|None = None   # as `split_turns` gives them, where the dump tells them apart
-    split: str = ''            # how they were told apart, where that is not by messages
+    turns: tuple|None = None  # as `split_turns` gives them, where the dump tells them apart
+    split: str = ''  # how they were told apart, where that is not by messages
     rewards: list|None = None  # of every turn
-    tokens: list|None = None   # of every turn: window, context_ids, ids, logps, as in `Turn`
+    tokens: list|None = None  # of every turn: window, context_ids, ids, logps, as in `Turn`
 
 def _block(block)->str:
     "Text of one part of a message, or a mark for what is no text."
@@ -68,7 +68,7 @@ def _line(message)->str: return f"{message.get('role', '?')}: {_said(message)}"
 
 def split_turns(prompt,  # text, or a list of messages
     completion,  # text, or a list of messages
-)->tuple[list[tuple[str,str]],str]: # (observation, action) of every turn, and what came after the last action
+)->tuple[list[tuple[str,str]],str]:  # (observation, action) of every turn, and what came after the last action
     """A text is one turn: nothing in it says where another begins. In a conversation every message of the assistant
     is one."""
     seen, turns = [prompt] if isinstance(prompt, str) else [_line(m) for m in prompt], []
@@ -134,8 +134,8 @@ class Format(NamedTuple):
     read: Callable   # (a record, the path of its file) -> its samples; raises `Unfit`, or trips over a type
     sources: dict    # field -> where it comes from, where the samples have it
     records: Callable|None = None  # (path, budget) -> (place, record or why there is none); None: the lines of a file
-    places: Callable|None = None   # (folder, notes) -> files that lie deeper than its completions or its episodes
-    columns_pay: bool = False      # rewards are columns of numbers that the dump does not name
+    places: Callable|None = None  # (folder, notes) -> files that lie deeper than its completions or its episodes
+    columns_pay: bool = False  # rewards are columns of numbers that the dump does not name
 
 def _records(path, budget):
     "Every line of a file, or the one object that it is."
@@ -226,7 +226,7 @@ class Look(NamedTuple):
     "What the beginning of a file shows."
     head: bytes
     names: frozenset = frozenset()  # of the columns of a Parquet file, of the members of a zip archive
-    rows: tuple = ()                # objects of JSON: its first lines, or the whole file
+    rows: tuple = ()  # objects of JSON: its first lines, or the whole file
 
 def _formats()->tuple:
     from agentlab.view.foreign_formats import FORMATS
@@ -263,7 +263,7 @@ def _look(path)->Look:
 
 def sniff(path,    # a file
     formats=None,  # Format; None: those of `agentlab.view.foreign_formats`
-)->str: # 'agentlab', the name of a format, 'damaged' (begins or is named like an archive, and is none), or ''
+)->str:  # 'agentlab', the name of a format, 'damaged' (begins or is named like an archive, and is none), or ''
     "What a file is, by its content."
     try: look = _look(path)
     except ValueError: return 'damaged'
@@ -311,12 +311,12 @@ COLUMNS = 64  # extra columns of numbers that become columns of a batch
 @dataclass
 class _Fields:
     "What a run says of itself, and what it does not say."
-    format: str   # 'agentlab', or the name of a `Format`
+    format: str  # 'agentlab', or the name of a `Format`
     path: Path
     fields: dict  # field -> where it comes from, or 'missing'
     notes: list = field(default_factory=list)  # what was left out, and what to know
-    samples: dict = field(default_factory=dict, repr=False) # step -> its samples (foreign formats)
-    files: dict = field(default_factory=dict, repr=False)   # step -> file (agentlab)
+    samples: dict = field(default_factory=dict, repr=False)  # step -> its samples (foreign formats)
+    files: dict = field(default_factory=dict, repr=False)  # step -> file (agentlab)
     @property
     def steps(self)->list: return sorted(self.samples or self.files, key=lambda s: (s is None, s or 0))
     @property

@@ -136,8 +136,8 @@ def _read_results(row, path)->list[Sample]:
                    truncated=cut if isinstance(cut, bool) else None)]
 
 def trace_files(path,  # a folder
-    notes:list,  # what is not read is told here
-)->list:         # files with traces, by step
+    notes:list,        # what is not read is told here
+)->list:               # files with traces, by step
     "The traces of prime-rl below a run folder."
     found = sorted({p for base in (path, path/'traces', path/'rollouts') for depth in ('*', '*/*')
                     for p in (*base.glob(f'step_*/{depth}/traces.jsonl'),

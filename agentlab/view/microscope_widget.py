@@ -27,9 +27,9 @@ def small_turns():  # pandas table, a row per turn: group, episode, t, state, se
     return pd.DataFrame(dict(group=0, episode=['a', 'a', 'b'], t=[0, 1, 0], state='hall', seat='player',
                              reward=[1., 0., .5]))
 
-def regroup(turns,      # table of turns
-    within=tuple(KEYS), # what to keep apart: any of 'task', 'seat', 'state'
-):  # a new table, in which the columns of the others hold one value throughout
+def regroup(turns,  # table of turns
+    within=tuple(KEYS),  # what to keep apart: any of 'task', 'seat', 'state'
+):                  # a new table, in which the columns of the others hold one value throughout
     """The table with fewer walls: without 'task' all episodes are of one task, without 'state' every turn was in the
     same state."""
     unknown = [key for key in within if key not in KEYS]
@@ -38,8 +38,8 @@ def regroup(turns,      # table of turns
                            and column in turns})
 
 def accepted(function,  # an estimator, or a partial of one
-    arguments:dict, # name -> value
-)->dict:  # those that the function has by name
+    arguments:dict,     # name -> value
+)->dict:                # those that the function has by name
     "The arguments that this estimator knows. What a partial has fixed is not offered again."
     fixed = function.keywords if isinstance(function, partial) else {}
     known = [name for name, p in inspect.signature(function).parameters.items()
@@ -76,7 +76,7 @@ def _column(function, batch, arguments):
     return column
 
 def advantages(turns,  # pandas table as for `Batch.from_turns`; `n_tokens` is ignored, every turn has one token
-    estimators:dict,# name -> estimator
+    estimators:dict,   # name -> estimator
     arguments:dict|None=None,  # name -> value, such as dict(gamma=.9); each goes to the estimators that have it
 ):  # (table with a row per turn and a column per estimator, table with the columns estimator and problem)
     """What every estimator thinks of every turn. One that fails gets NaN and a line in the second table; it does not
@@ -184,12 +184,12 @@ def _search(contrast, needs, seed, tries):
     return best
 
 def disagreement(first,  # an estimator
-    second,           # another
-    seed:int=0,       # of the search; the same seed finds the same table
-    tries:int=120,    # most tables to draw
+    second,              # another
+    seed:int=0,          # of the search; the same seed finds the same table
+    tries:int=120,       # most tables to draw
     arguments:dict|None=None,  # goes to both, as in `advantages`
-    least:float=.05,  # a sign counts from this share of the estimator's largest number on
-)->Case|None:         # None: they agree, up to a factor, on every table that was drawn
+    least:float=.05,     # a sign counts from this share of the estimator's largest number on
+)->Case|None:            # None: they agree, up to a factor, on every table that was drawn
     """A small table on which two estimators disagree. Raises ValueError if one of them cannot read the tables that
     are drawn."""
     contrast = lambda turns: _contrast(turns, first, second, arguments, least)
@@ -237,11 +237,11 @@ def _lines(turns, values, shown)->list:
     return [(map(_cell_text, cells), [_value(v, largest[n], n) for n, v in zip(values, row)], _signs(row))
             for cells, row in rows]
 
-def microscope_html(turns,      # table of turns
+def microscope_html(turns,  # table of turns
     estimators:dict|None=None,  # name -> estimator, at most six; None: grpo, rloo, gigpo and mars
-    arguments:dict|None=None,   # as for `advantages`
-    style:bool=True,            # bring the style sheet along; a page of several pictures needs it once
-)->Html:                        # a fragment without scripts or links
+    arguments:dict|None=None,  # as for `advantages`
+    style:bool=True,        # bring the style sheet along; a page of several pictures needs it once
+)->Html:                    # a fragment without scripts or links
     "The turns and what every estimator thinks of them, as a table. Raises ValueError for more than six estimators."
     estimators = _few(_first_four() if estimators is None else estimators)
     values, problems = advantages(turns, estimators, arguments)
@@ -297,7 +297,7 @@ def read_cells(cells:list,  # a dictionary per turn: column -> text
                            and (frame[name] % 1 == 0).all() and name in ('tag', 'action', 'switch', 'part')})
 
 def to_cells(turns,  # table of turns
-)->list:  # a dictionary per turn: column -> text
+)->list:             # a dictionary per turn: column -> text
     "The table as text, one dictionary per turn; the inverse of `read_cells`."
     names = [*FIELDS, *(c for c in turns.columns if c not in FIELDS)]
     def text(value):
@@ -308,7 +308,7 @@ def to_cells(turns,  # table of turns
              else empty.get(name, '') for name in names} for line in turns.to_dict('records')]
 
 OWN = 'own default'  # position of a slider that leaves every estimator its own default
-_SLIDERS = (  # argument, what it does, ('float', least, most, step, start) or ('choice', options, start)
+_SLIDERS = (         # argument, what it does, ('float', least, most, step, start) or ('choice', options, start)
     ('gamma', 'discount per turn', ('float', 0., 1., .05, .95)),
     ('lam', 'lambda of a critic', ('float', 0., 1., .05, 1.)),
     ('step_weight', 'weight of the step part', ('float', 0., 3., .05, 1.)),
@@ -490,8 +490,8 @@ class Microscope(_Edited):
         self.note.value = warned(self.message)
         if not self.message.startswith('Not redrawn'): self.picture.value = str(self.static())
 
-def microscope(turns=None,      # table of at most twelve turns; None: three turns on which estimators disagree
+def microscope(turns=None,  # table of at most twelve turns; None: three turns on which estimators disagree
     estimators:dict|None=None,  # name -> estimator, at most six; None: those of agentlab.credit that can read the table
-)->Microscope:                  # shows itself in a notebook; `.static()` is its twin without JavaScript
+)->Microscope:  # shows itself in a notebook; `.static()` is its twin without JavaScript
     "A table to type into, sliders, and what estimators think of every turn."
     return Microscope(turns, estimators)

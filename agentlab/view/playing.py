@@ -41,9 +41,9 @@ class Said:
     "One action of a game: who said it at which seat, and what the sampler recorded."
     seat: str
     text: str
-    who: str            # 'you', or the name of the player
-    completion: object  # agentlab.policy.Completion
-    kind: str = 'hand'  # 'hand', 'policy' or 'script'
+    who: str               # 'you', or the name of the player
+    completion: object     # agentlab.policy.Completion
+    kind: str = 'hand'     # 'hand', 'policy' or 'script'
     read: str|None = None  # in a replay: the observation that was recorded before it
 
 @dataclass
@@ -62,12 +62,11 @@ class Chance:
         "Its probability."
         return math.exp(self.logp)
 
-def chances(policy,         # agentlab.policy.Policy
-    context: list[int],     # ids that its seat has read so far
-    texts: list[str],       # what it might say
-    temperature: float = 1.,# of play; 0 (the likeliest token) is counted at 1, as the sampler records it
+def chances(policy, context: list[int],  # ids that its seat has read so far
+    texts: list[str],  # what it might say
+    temperature: float = 1.,  # of play; 0 (the likeliest token) is counted at 1, as the sampler records it
     max_tokens: int|None = None,  # most tokens of an action, the end included; None: no limit
-)->list[Chance]:            # one per text
+)->list[Chance]:       # one per text
     "Probability of every text as a whole: the product over its tokens and the end of the turn."
     from agentlab.episodes import Batch, Episode, Turn
     found, known = [], set()
@@ -107,9 +106,8 @@ def seated(policy,  # None, one policy or function (env, generator) -> text for 
     return cast(players, seats, 1, size)[0]
 
 def own_seats(seat,  # None: the first; a name; several names; () for nobody
-    seats: tuple,   # of the environment
-    players: dict,  # {seat: player}
-)->tuple:           # the seats that are yours
+    seats: tuple, players: dict,  # {seat: player}
+)->tuple:            # the seats that are yours
     "Your seats: those asked for and those where nobody sits; none at all if you only watch."
     asked = (seats[0],) if seat is None else (seat,) if isinstance(seat, str) else tuple(seat)
     for name in asked:
@@ -124,7 +122,7 @@ class Table:
     """A game that waits for you, alone. `message` says what could not be done; nothing that an environment or a player
     does raises here."""
     def __init__(self,
-        env,                # an environment, or a function that makes one
+        env,  # an environment, or a function that makes one
         # who plays: a policy, snapshot or function (env, generator) -> text for every seat, or {seat: player}
         policy=None,
         seat=None,          # yours: None for the first; a name; several; () to watch
@@ -312,9 +310,9 @@ class Seated(Turns):
 @dataclass
 class Line:
     "One line of the history."
-    t: int              # turn of the game
-    kind: str           # 'read', 'said', 'paid' or 'last' (what nobody answered)
-    seat: str           # whose line it is
+    t: int     # turn of the game
+    kind: str  # 'read', 'said', 'paid' or 'last' (what nobody answered)
+    seat: str  # whose line it is
     text: str = ''
     who: str = ''       # said: 'you' or the name of a player
     reward: float = 0.  # paid
@@ -514,7 +512,7 @@ class Play(Shown, Pictured):
         seed: int = 0,         # of that game
         # as for `Play`; ids and log-probabilities of the record are kept where a policy can read them
         policy=None, **options
-    )->Play:                   # before the first turn
+    )->Play:  # before the first turn
         "A recorded game to step through. Raises ValueError for episodes of different games."
         from agentlab.policy.sampler import Completion
         episodes = [episodes] if hasattr(episodes, 'turns') else list(episodes)

@@ -108,8 +108,7 @@ def letters_shared(texts: list[str],  # of neighbouring tokens
     return [''.join(x) for x in found]
 
 def read_pieces(ids: list[int],  # action tokens of a turn
-    known: Lexicon,
-    parts: list|None = None,# as in tokens.part, one for each id
+    known: Lexicon, parts: list|None = None,  # as in tokens.part, one for each id
 )->list[Piece]:
     "What is drawn for every token of a turn."
     own = [known.words.get(i) for i in ids]
@@ -142,10 +141,10 @@ def part_names()->dict:
 
 def thought()->int: return next(code for code, name in part_names().items() if name == 'thought')
 
-def laid_out(pieces: list,   # Piece of every token of a turn
+def laid_out(pieces: list,  # Piece of every token of a turn
     controls: bool = False,  # draw control tokens too
-    opened: bool = False,    # draw long thoughts token by token
-)->list:                     # Piece or Fold, in their order
+    opened: bool = False,   # draw long thoughts token by token
+)->list:                    # Piece or Fold, in their order
     "What of a turn is drawn."
     found = []
     for piece in pieces:
@@ -162,8 +161,7 @@ QUIET = ('other', 'markup')  # parts without a name in front of them: the second
 
 PART_CSS = sheet('parts')
 
-def parts_shown(batch,  # Batch
-    known: Lexicon,
+def parts_shown(batch, known: Lexicon,
 )->tuple:  # codes of tokens.part, rising, without `other`; none where every reply is of one kind
     "Parts that are worth telling apart; a mark of the chat template is none of them."
     if 'part' not in batch.tokens: return ()
@@ -182,11 +180,8 @@ def stretches(items: list,  # what `laid_out` gives
         found[-1][1].append(item)
     return found
 
-def segments(ids: list[int],
-    known: Lexicon,
-    parts: list|None = None,    # as in tokens.part, one for each id
-    controls: bool = False,
-)->list[tuple[int, str, int]]:  # (code, text, number of tokens) of every stretch of one part
+def segments(ids: list[int], known: Lexicon, parts: list|None = None,  # as in tokens.part, one for each id
+    controls: bool = False)->list[tuple[int, str, int]]:  # (code, text, number of tokens) of every stretch of one part
     "What was said, part by part, as running text."
     codes = [0]*len(ids) if parts is None else [max(int(part), 0) for part in parts]
     kept = [(i, part) for i, part in zip(ids, codes) if controls or i not in known.control]

@@ -37,8 +37,8 @@ def signed(value:float,  # any float
     return text.replace('-', '−')
 
 def tint(value:float,  # advantage
-    scale:float,  # advantage that gets the full colour, > 0
-)->str:           # '#rrggbb'; zero and NaN are white
+    scale:float,       # advantage that gets the full colour, > 0
+)->str:                # '#rrggbb'; zero and NaN are white
     "Colour of an advantage on a symmetric scale: white at zero, blue for praise, orange for blame."
     share = max(-1., min(1., value/scale)) if math.isfinite(scale) and scale > 0 and not math.isnan(value) else 0.
     end = PRAISE if share > 0 else BLAME
@@ -47,15 +47,15 @@ def tint(value:float,  # advantage
 @dataclass
 class Tile:
     "One turn, as it is drawn."
-    t: int                  # turn of the game
+    t: int  # turn of the game
     reward: float = 0.
     state: int|None = None  # key of the state, where the batch has one
     flag: str = ''          # 'cut' or 'error' on the last turn of such an episode
     refused: bool = False   # the environment called the action invalid
     copied: bool = False    # a branch copied this turn from another rollout
     context: list = field(default_factory=list)  # token ids that were read before the action
-    tokens: list = field(default_factory=list)   # (id, logp, entropy, advantage) of every action token
-    parts: list = field(default_factory=list)    # code of each of them, as in tokens.part
+    tokens: list = field(default_factory=list)  # (id, logp, entropy, advantage) of every action token
+    parts: list = field(default_factory=list)  # code of each of them, as in tokens.part
     @property
     def advantage(self)->float:
         "Mean over the action tokens; NaN for a turn without tokens."
@@ -69,13 +69,13 @@ class Tile:
 @dataclass
 class Rollout:
     "One episode, as it is drawn."
-    episode: int        # index in the batch
-    name: str           # what the row is called
+    episode: int  # index in the batch
+    name: str     # what the row is called
     outcome: float
     success: bool|None  # None: not recorded
     ending: str = ''    # '', 'cut' or 'error'
     error: str = ''
-    final: str = ''     # last text of the environment, which nobody answered
+    final: str = ''  # last text of the environment, which nobody answered
     tiles: list = field(default_factory=list)
 
 def _values(table, column, index, missing=math.nan)->list:
@@ -115,10 +115,9 @@ def _tiles(batch, rollouts)->dict:
         if rollout.tiles: rollout.tiles[-1].flag = rollout.ending
     return tiles
 
-def collect(batch,  # Batch
-    advantage,      # (action tokens,) what an estimator gave
-    group:int,      # key of the group in batch.episodes.group
-)->list[Rollout]:   # best outcome first; every tile with its tokens and the context read before them
+def collect(batch, advantage,  # (action tokens,) what an estimator gave
+    group:int,     # key of the group in batch.episodes.group
+)->list[Rollout]:  # best outcome first; every tile with its tokens and the context read before them
     "One group as plain objects. Raises ValueError for a group that is not there or an advantage of another length."
     advantage = np.asarray(advantage.detach().cpu() if hasattr(advantage, 'detach') else advantage, dtype=float)
     if advantage.shape != (len(batch.actions),):
@@ -338,7 +337,7 @@ def group_html(batch,     # Batch; token texts from batch.labels['token']
                   unfolded=unfolded, **_key(scale))
 
 def pick_group(batch,  # Batch
-)->int:  # key in batch.episodes.group
+)->int:                # key in batch.episodes.group
     """The group with the most to see: successes and failures nearest to half and half, else the widest spread of
     outcomes."""
     keys, outcome = batch.episodes.group.cpu().numpy(), np.nan_to_num(batch.episodes.outcome.cpu().numpy())
@@ -355,11 +354,11 @@ def browser()->str|None:
     names = 'chromium', 'chromium-browser', 'google-chrome', 'chrome', 'msedge'
     return next(filter(None, map(shutil.which, names)), None)
 
-def png(page:str,       # HTML: a fragment such as `group_html` gives, or a whole page
-    width:int=900,      # pixels
-    scheme:str='light', # 'light' or 'dark'
-    scale:float=1.      # of the picture: .75 is three quarters as wide
-)->bytes:               # PNG
+def png(page:str,        # HTML: a fragment such as `group_html` gives, or a whole page
+    width:int=900,       # pixels
+    scheme:str='light',  # 'light' or 'dark'
+    scale:float=1.       # of the picture: .75 is three quarters as wide
+)->bytes:                # PNG
     "A photograph of HTML by headless Chromium, as high as its content. Raises RuntimeError where there is no Chromium."
     program = browser()
     if program is None: raise RuntimeError('a photograph needs Chromium: apt-get install chromium')
@@ -385,8 +384,7 @@ def png(page:str,       # HTML: a fragment such as `group_html` gives, or a whol
 def photo(page:str,   # HTML
     width:int=1000,   # pixels of the page
     scale:float=.75,  # of the photograph
-    high:int=None,    # pixels of the photograph, from above; None: all
-):
+    high:int=None):   # pixels of the photograph, from above; None: all
     "What a cell shows: the page; where `make save` keeps outputs, a photograph, since GitHub shows HTML without style."
     if 'png' not in os.environ.get('PLOTLY_RENDERER', ''): return page
     from IPython.display import Image
@@ -399,9 +397,9 @@ def photo(page:str,   # HTML
     return Image(shown)
 
 def ticks(low:float,  # smallest value to show
-    high:float,   # largest value to show
-    count:int=4,  # about how many steps
-)->list[float]:   # round values, the first <= low and the last >= high
+    high:float,       # largest value to show
+    count:int=4,      # about how many steps
+)->list[float]:       # round values, the first <= low and the last >= high
     "Round axis values: steps of 1, 2 or 5 times a power of ten."
     if not high > low:
         pad = abs(low)*.1 or 1.
@@ -452,11 +450,11 @@ def evenly(n:int, most:int)->list:
 @dataclass
 class Frame:
     "Maps values to pixels of an SVG picture; y grows upward."
-    x: tuple           # smallest and largest value shown
+    x: tuple  # smallest and largest value shown
     y: tuple
     width: int = 420
     height: int = 180
-    left: int = 42     # margins, pixels
+    left: int = 42  # margins, pixels
     right: int = 12
     top: int = 10
     bottom: int = 24
@@ -471,7 +469,7 @@ class Frame:
                      - (value - low)/((high - low) or 1)*(self.height - self.top - self.bottom), 1)
 
 def number(value:float,  # any float
-    digits:int=3,  # significant digits
+    digits:int=3,        # significant digits
 )->str:
     "A number in a few characters, thousands as k and M."
     if value is None or not math.isfinite(value): return '–'
@@ -497,7 +495,7 @@ def _path(frame, x, y)->str:
 
 def curve_svg(curves:dict,  # name -> (x, y); one curve needs no name drawn, several are labelled at their end
     label:str,              # what the picture shows, for a reader who cannot see it
-    bounds:tuple|None=None, # least y range to show; None, or a None in it, fits the values
+    bounds:tuple|None=None,  # least y range to show; None, or a None in it, fits the values
     marks=(),               # (x, y, low, high, text, kind) points with intervals; kind 0 is drawn as a ring, 1 as a dot
     size:tuple=(350, 170),  # pixels; a picture of the same size on the page keeps its type legible
     log:bool=False,         # y on a log axis; values below `SMALLEST` lie on its lowest line, and `bounds` do not count
@@ -524,8 +522,8 @@ def framed(xs, yticks, size, log=False)->Frame:
     return Frame(ends, tuple(map(math.log10, high)) if log else high, *size, log=log)
 
 def titled(svg:str,  # a picture; other HTML stays as it is
-    title:str,  # what it shows
-    words:str,  # what there is to see in it
+    title:str,       # what it shows
+    words:str,       # what there is to see in it
 )->str:
     "An <svg> with a title and a description, for those who hear it."
     if not svg.startswith('<svg'): return svg
@@ -540,10 +538,9 @@ def _curve(frame, early, name, x, y)->dict:
     return dict(early=early, name=name, path=_path(frame, x, y), area=area, points=points)
 
 def heat_svg(columns,  # (n,) what a column is: steps
-    matrix,     # (n, turns) values, NaN where there is none
-    label:str,  # what the picture shows, for a reader who cannot see it
-    width:int=1040, height:int=200,
-)->str:         # an <svg>; the darker the cell the larger the value
+    matrix,            # (n, turns) values, NaN where there is none
+    label:str,         # what the picture shows, for a reader who cannot see it
+    width:int=1040, height:int=200)->str:  # an <svg>; the darker the cell the larger the value
     "A table of numbers as shades of one colour, from zero to the largest, every cell's value under the pointer."
     shown = evenly(len(columns), 120)
     columns, matrix = np.asarray(columns)[shown], np.asarray(matrix, float)[shown]
@@ -559,8 +556,7 @@ def heat_svg(columns,  # (n,) what a column is: steps
                   xs=[(frame.px(i + .5), columns[i]) for i in range(0, len(columns), each)],
                   ys=[(frame.py(t + .5), 'turn '*(t == 0) + str(t)) for t in range(0, matrix.shape[1], every)])
 
-def column(rows:list,  # row log
-    name:str,   # metric
+def column(rows:list, name:str,  # metric
 )->np.ndarray:  # (rows,) float, NaN where a row has no such number
     "One metric of a row log."
     return np.array([float(v) if isinstance(v := row.get(name), (int, float)) else math.nan for row in rows])
@@ -570,16 +566,15 @@ def steps_of(rows:list, first:int=0)->np.ndarray:
     steps = column(rows, 'step')
     return np.where(np.isfinite(steps), steps, first + np.arange(len(steps)))
 
-def spread(rows:list,  # row log
-    name:str,  # metric that was measured at every token: 'kl' or 'kl_reference'
-)->dict:       # 'median', 'largest', 'mean' -> (rows,) float
+def spread(rows:list, name:str,  # metric that was measured at every token: 'kl' or 'kl_reference'
+)->dict:  # 'median', 'largest', 'mean' -> (rows,) float
     "The middle token of every update and the largest; their mean where a row has neither, as rows of older runs."
     median, largest = (column(rows, f'{name}_{kind}') for kind in ('median', 'max'))
     neither = np.isnan(median) & np.isnan(largest)
     return dict(median=median, largest=largest, mean=np.where(neither, column(rows, name), math.nan))
 
 def finite(values,  # a number, list or array of numbers; None counts as NaN
-):  # the same as floats in (nested) lists; a single number for a single number
+):                  # the same as floats in (nested) lists; a single number for a single number
     """Numbers as JSON can say them: None where one is NaN or infinite. Rows must have equal lengths, or numpy raises
     ValueError."""
     values = np.asarray(values, float)
@@ -643,7 +638,7 @@ class Finding:
     name: str
     what: str
     meaning: str
-    found: int|None     # None: could not be checked
+    found: int|None  # None: could not be checked
     total: int = 0
     grave: bool = True  # one is too many; else some are part of life
 
@@ -674,9 +669,9 @@ __getattr__ = moved(__name__, SPIKE='agentlab.metrics:SPIKE',
                     PANELS=('agentlab.view.run_report:report_panels', report_panels),
                     LOG=('agentlab.view.run_report:report_panels', _logged))
 
-def definition(name:str,    # metric
+def definition(name:str,  # metric
     definitions:dict|None,  # name -> (what it is, estimator, unit); None takes the trainer's table
-)->str:                     # one line, empty if nobody defines it
+)->str:  # one line, empty if nobody defines it
     "What a metric is, how it is estimated, and its unit."
     if definitions is None:
         from agentlab.train import METRICS as definitions
@@ -685,9 +680,9 @@ def definition(name:str,    # metric
                       if part not in ('', '-', None))
 
 def wilson(wins:float,  # successes
-    n:int,         # trials, > 0
-    z:float=1.96,  # normal quantile of the interval
-)->tuple:          # (low, high), inside [0, 1]
+    n:int,              # trials, > 0
+    z:float=1.96,       # normal quantile of the interval
+)->tuple:               # (low, high), inside [0, 1]
     """Wilson's score interval of a proportion (Wilson 1927): sensible at 0 and at n, where the normal interval has
     no width."""
     share = wins/n
@@ -710,8 +705,7 @@ def _percent(share)->str:
 
 def _interval(share, n)->tuple: return wilson(share*n, n) if n else (share, share)
 
-def headline(rows:list,  # row log
-    tests:list=(),   # rows of tests.jsonl
+def headline(rows:list, tests:list=(),  # rows of tests.jsonl
 )->tuple[str,list]:  # a sentence, and bars [(name, before, after)] with (share, low, high) each
     "What a run achieved: on held-out tasks where it was tested, else in its own rollouts."
     bars = [(way, *((share, *_interval(share, tasks)) for _, share, tasks in (points[0], points[-1])))
@@ -946,8 +940,8 @@ def readable(run,  # agentlab.train.Run
     return found, damaged
 
 def first_whole(load,  # step -> Batch
-    steps,  # in the order in which they are tried
-)->int:     # the first that can be loaded
+    steps,             # in the order in which they are tried
+)->int:                # the first that can be loaded
     "A damaged file does not keep the others from being looked at. Raises the first ValueError where all are damaged."
     error = None
     for step in steps:
@@ -956,12 +950,11 @@ def first_whole(load,  # step -> Batch
         else: return step
     raise error
 
-def report(run_folder,  # folder of a run
-    out=None,           # file to write; None is report.html in the folder
-    estimator=None,     # function of a batch, or a name in agentlab.credit; None is the one of the run's recipe
-    definitions=None,   # metric -> (what it is, estimator, unit); None is the trainer's table
-    checked:int=12,     # how many saved steps to check, spread evenly over the run
-)->Path:                # the page
+def report(run_folder, out=None,  # file to write; None is report.html in the folder
+    estimator=None,    # function of a batch, or a name in agentlab.credit; None is the one of the run's recipe
+    definitions=None,  # metric -> (what it is, estimator, unit); None is the trainer's table
+    checked:int=12,    # how many saved steps to check, spread evenly over the run
+)->Path:               # the page
     """One self-contained HTML page of a run: no scripts, nothing fetched. Raises FileNotFoundError where there is no
     run, ValueError for a newer schema."""
     from agentlab.episodes import atomic

@@ -38,10 +38,7 @@ def _one_token_a_turn(batch):
 
 class Columns:
     "The tables of a step as arrays: turns, groups, and where the action tokens of a turn stand."
-    def __init__(self,
-        batch,      # Batch
-        step=None,  # update that it belongs to
-    ):
+    def __init__(self, batch, step=None):  # update that it belongs to
         self.has_tokens = len(batch.actions) > 0 or not len(batch.turns)
         self.batch, self.step = batch if self.has_tokens else _one_token_a_turn(batch), step
         turns, episodes = self.batch.turns, self.batch.episodes
@@ -206,9 +203,9 @@ def _quantity(played, mode, at, advantage=None)->np.ndarray:
     return np.expm1(d) - d
 
 def clipped(ratio,  # (tokens,) new over old probability
-    advantage,  # (tokens,)
-    eps:float,  # half width of the clip range
-)->np.ndarray:  # (tokens,) bool
+    advantage,      # (tokens,)
+    eps:float,      # half width of the clip range
+)->np.ndarray:      # (tokens,) bool
     """Tokens whose gradient the clipped objective stops: praised and already beyond 1 + eps, or blamed and already
     below 1 - eps."""
     ratio, advantage = np.asarray(ratio, float), np.asarray(advantage, float)
@@ -240,8 +237,7 @@ def _turns_of(played, check)->np.ndarray:
     "Turns where a check found something."
     return np.unique(np.concatenate([PLACES[place](played, _np(bad)) for place, bad in check(played.batch).items()]))
 
-def findings(played:Played,
-)->list:  # (Finding, turns where it is), in the order of `CHECKS`
+def findings(played:Played)->list:  # (Finding, turns where it is), in the order of `CHECKS`
     "The checks of the report on one step, each with the turns to look at; and what `agentlab.reward.faults` found."
     found = [(f, _turns_of(played, CHECKS[f.name][2]) if f.found else np.zeros(0, int))
              for f in integrity([played.batch])]
@@ -251,10 +247,9 @@ def findings(played:Played,
     what = DECISIVE, 'lost episodes with a turn whose repair wins', 'read what was said there'
     return found + [(Finding(*what, len(at), lost, grave=False), at)]
 
-def retokenised(played:Played,
-    key:int,  # group
-    encode,   # text -> ids, as the policy's tokenizer does it
-)->tuple:     # turns whose action is tokenised otherwise than it was sampled, number of turns looked at
+def retokenised(played:Played, key:int,  # group
+    encode,  # text -> ids, as the policy's tokenizer does it
+)->tuple:    # turns whose action is tokenised otherwise than it was sampled, number of turns looked at
     """Compare the sampled ids of every action with the ids of its text. The commonest last token, if `encode` does
     not make it from its own text, is the mark that ends a turn, and is left out."""
     words = played.batch.labels['token']
@@ -274,9 +269,9 @@ class Source:
     title: str
     steps: list             # updates whose episodes can be loaded
     load: object            # step -> Batch
-    rows: list = field(default_factory=list)    # row log
+    rows: list = field(default_factory=list)  # row log
     own: tuple|None = None  # name and function of the run's estimator
-    missing: list = field(default_factory=list) # what a foreign dump does not say
+    missing: list = field(default_factory=list)  # what a foreign dump does not say
 
 def _row(step, batch)->dict:
     "The row of a step that has no log: only what its batch says."

@@ -16,7 +16,7 @@ __all__ = ['ROWS', 'COLUMNS', 'TOKENS', 'KEEP', 'UNSURE', 'Steps', 'Estimates', 
 
 # %% ../../nbs/view/05_turnscope_state.ipynb #050
 ROWS, COLUMNS, TOKENS = 16, 24, 240  # most rows, columns and tokens that are sent at once
-KEEP = 4                             # steps, and advantages, that stay in memory
+KEEP = 4  # steps, and advantages, that stay in memory
 
 class Steps:
     "A run, where somebody looks in it, and the steps that stay in memory."

@@ -94,24 +94,24 @@ class TurnScope(Live):
                       found=self._found() if self.played else [], fine=checks.count(0), unknown=checks.count(None),
                       groups=Html(self._groups_html(limit) if shown else ''))
 
-def turnscope(source,           # run folder, Run, what view.open gave, a Batch, or a list of (step, Batch)
+def turnscope(source,     # run folder, Run, what view.open gave, a Batch, or a list of (step, Batch)
     estimators:dict|None=None,  # name -> estimator; None: the run's own first, then all of agentlab.credit
-    first:str|None=None,        # name of the estimator to begin with
-    step:int|None=None,         # step to begin with; None: the last that was saved
-    encode=None,                # text -> ids by the policy's tokenizer, for the check of re-tokenised ids
-    clip:float=.2,              # half width of the clip range, for the ratio
-)->TurnScope:                   # shows itself in a notebook; `.static()` is its twin without JavaScript
+    first:str|None=None,  # name of the estimator to begin with
+    step:int|None=None,   # step to begin with; None: the last that was saved
+    encode=None,          # text -> ids by the policy's tokenizer, for the check of re-tokenised ids
+    clip:float=.2,        # half width of the clip range, for the ratio
+)->TurnScope:             # shows itself in a notebook; `.static()` is its twin without JavaScript
     "A run at four depths: strip, group grid, conversation, tokens."
     return TurnScope(source, estimators, first, step, encode, clip)
 
-def turnscope_html(source,      # as for `turnscope`
+def turnscope_html(source,  # as for `turnscope`
     estimators:dict|None=None,  # name -> estimator
-    first:str|None=None,        # estimator to show
-    second:str|None=None,       # estimator to pin beside it
-    step:int|None=None,         # step; None: the last that was saved
-    beside:int|None=None,       # another step that holds the same task
-    limit:int=1500,             # tokens of a group that are drawn
-)->Html:                        # a fragment without scripts or links to elsewhere
+    first:str|None=None,    # estimator to show
+    second:str|None=None,   # estimator to pin beside it
+    step:int|None=None,     # step; None: the last that was saved
+    beside:int|None=None,   # another step that holds the same task
+    limit:int=1500,         # tokens of a group that are drawn
+)->Html:                    # a fragment without scripts or links to elsewhere
     "The twin of `turnscope`. Raises ValueError where an estimator cannot read the step."
     scope = TurnScope(source, estimators, first, step)
     if first and scope.played: scope.estimate(first)

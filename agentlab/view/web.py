@@ -70,14 +70,14 @@ def _token(text)->str:
 STATIC, TEMPLATES = (files('agentlab')/'view'/name for name in ('static', 'templates'))
 
 def sheet(*names,  # style sheets of agentlab/view/static, without their ending
-)->str:  # CSS
+)->str:            # CSS
     "Several style sheets on one line and without comments, since a picture that a notebook keeps holds them as text."
     text = '\n'.join((STATIC/f'{name}.css').read_text(encoding='utf-8') for name in names)
     text = re.sub(r'/\*.*?\*/', '', text, flags=re.DOTALL)
     return re.sub(r'\s*\n\s*', ' ', re.sub(r'([{};,])\s*\n\s*', r'\1', text)).strip()
 
 def script(*names,  # scripts of agentlab/view/static, without their ending
-)->str:  # JavaScript
+)->str:             # JavaScript
     "One module of several files: without their import lines, since a widget is one module."
     text = '\n'.join((STATIC/f'{name}.js').read_text(encoding='utf-8') for name in names)
     return re.sub(r'^import [^;]*;\n', '', text, flags=re.MULTILINE)
@@ -106,15 +106,15 @@ def _pages():
     return pages
 
 def filled(name:str,  # template of agentlab/view/templates, without its ending
-    **values,  # what it shows: text is escaped, `Html` is not
+    **values,         # what it shows: text is escaped, `Html` is not
 )->Html:
     "A template with its places filled in. A place that nobody filled raises jinja2.UndefinedError."
     return Html(_pages().get_template(f'{name}.html').render(values))
 
 def lab_packages(what:str,  # who needs them
-    instead:str,  # a call that does without
-    *names,       # of packages
-)->list:          # the packages
+    instead:str,            # a call that does without
+    *names,                 # of packages
+)->list:                    # the packages
     "Packages of the extra `lab`. Raises ImportError that names the one that is missing, and what to do."
     try: return [import_module(name) for name in names]
     except ImportError as e:
