@@ -36,7 +36,7 @@ def variance_gated(
     outside, tokens = compare(outcome, peers, scale, ddof, eps, singleton, b.unit(rows)), b.turn_lengths().double()
     gain = earned.double()/tokens  # a long action does not earn more in sum
     inside = _inside(torch.where(gain.isfinite() & (gain != 0), gain, torch.nan), tokens, peers, scale, ddof, eps)
-    deviation = group_std(outcome, peers, ddof, b.unit(rows)).nan_to_num(1.)  # a group of one: its deviation counts as 1
+    deviation = group_std(outcome, peers, ddof, b.unit(rows)).nan_to_num(1.) # a group of one: its deviation counts as 1
     gate = torch.sigmoid(-deviation/temperature)
     return b.spread(outside + step_weight*math.exp(-decay*epoch)*gate*_ratio(outside, inside, tokens, eps)*inside)
 

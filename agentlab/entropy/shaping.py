@@ -93,7 +93,7 @@ def merged(seen:Tensor, mean:Tensor, std:Tensor,  # earlier visits: how many, me
     return (seen*mean + new_mean)/(seen+1), variance.sqrt()
 
 def dcpo_advantage(
-    batch:Batch,  # episodes need `seen`, `seen_mean`, `seen_std`: visits of the task before this one, see OutcomeHistory
+    batch:Batch, # episodes need `seen`, `seen_mean`, `seen_std`: visits of the task before this one, see OutcomeHistory
     advantage:Tensor=None,  # not used: outcomes are credited anew; here so that all shapes are called alike
 )->Tensor:                  # (action tokens,) float64; 0 where the outcome is NaN
     "Outcomes standardised by this visit and by all visits, the smaller of two mixtures (DCPO, Yang et al. 2025)."

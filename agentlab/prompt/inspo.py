@@ -24,7 +24,7 @@ metric('checked', 'episodes in which new instructions were checked; not among th
 
 class Inspo:
     "The memory of a run in which instructions evolve with the weights."
-    outside = True  # a proposer may be an endpoint, which answers otherwise the next time: of several processes one asks
+    outside = True # a proposer may be an endpoint, which answers otherwise the next time: of several processes one asks
     def __init__(self, policy, seed:int, env,  # the Instructed that is trained on; candidates are checked on it
         start:tuple=(Instruction(),),  # the first population
         propose:Callable=reflect,  # parents, plays, rng -> candidates

@@ -240,7 +240,7 @@ class ArcherCritic(_Reads):
     "Twin Q and V of utterances on the policy's features, fitted each step to episodes of all ages."
     def __init__(self, policy,  # agentlab.policy.Policy, whose features are read
         seed:int,               # of the heads' first weights
-        keep:Callable=Buffer,  # () -> where episodes are kept; partial(Buffer, episodes=..., stale=...) for other bounds
+        keep:Callable=Buffer, # () -> where episodes are kept; partial(Buffer, episodes=..., stale=...) for other bounds
         past:int=64,            # episodes drawn from it each step; all, where it has fewer
         passes:int=50,          # updates on them each step
         gamma:float=.95, tau:float=.1, lr:float=1e-3,  # of `archer_targets`, of `follow`, and of the heads

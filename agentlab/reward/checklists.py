@@ -15,7 +15,7 @@ def checklist(b:Batch,      # episodes; turns need a column for every item
     items:tuple,            # names of the items' turns columns: 1 satisfied, 0 not, NaN not on this user turn's list
     weights:tuple|None=None,  # one number from 0 per item; None: all equal
     lists:tuple|None=None,  # one integer per item, the checklist it belongs to; None: a single checklist
-    user_turn:str|None=None,  # turns column, an integer for each message of the user; None: every turn answers a new one
+    user_turn:str|None=None, # turns column, an integer for each message of the user; None: every turn answers a new one
     max_turns:int|None=None,  # user turns of a whole task; None: the most that an episode of the same group reached
 )->Tensor:                  # (turns,) float64, 0 except on the last step of each user turn
     "Weighted share of satisfied items, over the number of checklists and of user turns (CM2, 2026)."

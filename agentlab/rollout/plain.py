@@ -282,7 +282,7 @@ def _timed(env, method, arguments, limit):
 def play(policy, env,  # agentlab.policy.Policy; an environment, or a function that makes one
     seeds: list[int],  # one per group: the members of a group start from the same seed
     group_size: int = 1,
-    tasks: list|None = None, groups: list[int]|None = None,  # one per group: its task; its number (default 0, 1, 2, ...)
+    tasks: list|None = None, groups: list[int]|None = None, # one per group: its task; its number (default 0, 1, 2, ...)
     sampler = None,  # default: a TorchSampler on the policy
     # turns of a game; tokens of an action; tokens of a seat
     max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None,

@@ -232,7 +232,7 @@ def save_checkpoint(run: Run, step: int,  # updates that are behind us
         files[f'{name}.safetensors'] = dict(bytes=len(data), blake2b=hashlib.blake2b(data).hexdigest())
     facts = dict(schema_version=SCHEMA_VERSION, step=step, files=files, **state)
     with atomic(partial / 'state.json') as path: path.write_text(json.dumps(facts | dict(blake2b=_digest(facts))))
-    if final.exists(): _remove(final)  # left by a run that was killed after this checkpoint and before its rows were cut
+    if final.exists(): _remove(final) # left by a run that was killed after this checkpoint and before its rows were cut
     rename(partial, final)
     for old in _checkpoints(run)[:-keep]: _remove(old)
     for left in final.parent.glob('.*.old.tmp'): shutil.rmtree(left)  # a removal that was cut short

@@ -572,7 +572,7 @@ def computed(recipe: Recipe)->list[str]:
     return ['old_logp', 'advantage', *(['ref_logp'] if recipe.kl_coef else [])]
 
 def with_computed(played: Batch,  # what a run folder keeps
-    learned: Batch|None,  # what the step made of it, with some tokens missing and past ones joined; None: it was skipped
+    learned: Batch|None, # what the step made of it, with some tokens missing and past ones joined; None: it was skipped
     names: list[str],     # token columns of `learned`
 )->Batch:
     "What was played with what was computed about it; NaN for a token that nothing was learned from."

@@ -97,8 +97,8 @@ def imitated(data: Data, seed: int, arm: str):
     "The recipe of an arm that imitates what was said: in the games that were won, or weighed by advantage (AWR)."
     from agentlab.groups import recur
     from agentlab.replay import Stored
-    from agentlab.replay.utterance_critic import utterance_features
     from agentlab.replay.splice import imitation
+    from agentlab.replay.utterance_critic import utterance_features
     from agentlab.train import recipes
     policy, games = stored(data, seed)
     how = dict(objective=imitation, loss_per=8., minibatches=1, seed=seed) | RUN | data.limits

@@ -38,8 +38,8 @@ def row(arm: str, seed: int) -> dict:
 
 
 CLAIM = Claim(
-    key='archer', says='With a critic of what was said that learns from old games too, more games of a run are won than '
-    'with the critic of PPO.', row=row, arms=('archer', 'ppo', 'grpo', 'archer, new games only'), control='ppo',
+    key='archer', says='With a critic of what was said that learns from old games too, more games of a run are won '
+    'than with the critic of PPO.', row=row, arms=('archer', 'ppo', 'grpo', 'archer, new games only'), control='ppo',
     measure='area', margin=.03, budget=f'{SIZES["steps"]} updates of 32 games; those of warming up count',
     world='KeyDoor of 2x2 rooms, games of up to 12 turns, mean success of all games of the run',
     settings=dict(start=START, world=WORLD, recipe=SIZES, alone=ALONE, peers=PEERS, critic=CRITIC))

@@ -1,8 +1,8 @@
 """Digi-Q: 4,000 stored games of a weak policy, nothing played. Best of N by a Q of frozen features, against
 imitation of what was said, in won games or weighed by advantage, and best of N by a critic of Monte-Carlo returns.
 
-Settings were chosen on seed 100, where imitation of the won games wins .70 and best of 16 .16, .14 with threshold 0, and
-.27 with N=1 after 25 epochs in pieces of 256: none of them changes the order."""
+Settings were chosen on seed 100, where imitation of the won games wins .70 and best of 16 .16 (.14 with threshold 0;
+N=1 .27 after 25 epochs in pieces of 256): none of them changes the order."""
 from functools import partial
 
 from _values import BETA, GAMES, KEYDOOR, MOST, RUN, row_of
