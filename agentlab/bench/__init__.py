@@ -28,10 +28,11 @@ def circumstances(command: str,  # what was typed
                 machine=dict(system=platform.system(), processor=platform.machine(), cores=os.cpu_count(), load=load))
 
 def _rounded(value):
-    "A number with six digits, in a list or a table of plain values too: what is measured has fewer."
+    "A number with four digits, from 1,000 on with one behind the point; in a list or a table too: what is measured has fewer."
     if isinstance(value, dict): return {name: _rounded(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)): return [_rounded(part) for part in value]
-    return float(f'{value:.6g}') if isinstance(value, float) else value
+    if not isinstance(value, float): return value
+    return float(f'{value:.4g}') if abs(value) < 1000 else round(value, 1)
 
 def _lines(value, margin='')->str:
     "JSON with a value of plain values, or of at most 400 characters, on one line: in a diff a measurement is a line."

@@ -15,7 +15,7 @@ RUN = dict(steps=40, groups=8, group_size=1, lr=1e-3, test_tasks=0)
 BETA, MOST = .2, 20.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a key of caches
 class Data:
     "A world, its weak policy, and the limits of a game."
     name: str
