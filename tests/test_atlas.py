@@ -21,7 +21,7 @@ RECORD = 'assets/results/grid.json#cells/keydoor/hgpo|cells/keydoor/grpo'
     (dict(record=RECORD), {}, 'measured'), ({}, {}, 'runs'), (dict(recipe=''), {}, 'unit'),
     (dict(recipe='', plays='tests/test_train.py::test_x'), {}, 'runs'),
     (dict(record=RECORD), dict(tests='', lacks='all'), 'part'), (dict(where=''), {}, ''),
-    (dict(record='assets/results/ssp.json#cells/hopsearch/open|cells/hopsearch/ssp'), {}, 'runs')])  # three seeds
+    (dict(record='assets/results/ssp.json.xz#cells/hopsearch/open|cells/hopsearch/ssp'), {}, 'runs')])  # three seeds
 def test_the_state_follows_from_what_a_row_names(row, line, state):
     assert atlas.state(ROW | row, [LINE | line]) == state
 

@@ -9,14 +9,16 @@ from conftest import missing_for_browser, no_gpu, no_model
 from notebooks import Nursery, lessons, notebooks, reads, run
 
 LONG = {  # pages that compute for more than twelve seconds where CI runs: the longer part has them
-    '00_groups', '01_episodes', 'bench/00_training_step', 'bench/04_learning', 'bench/13_sweep', 'bench/99_main',
-    'credit/03_weighted_baselines', 'credit/05_tags', 'credit/06_agents', 'credit/12_hierarchy',
-    'entropy/00_measures', 'entropy/03_control', 'env/03_isolation', 'env/04_hopsearch', 'env/07_python_tool',
-    'env/08_sandbox', 'env/17_leduc', 'env/19_bug_repair', 'env/29_apps', 'env/30_service', 'env/33_workbench',
-    'interop/05_programs', 'policy/05_pretrained', 'policy/06_prime', 'prompt/03_inspo', 'replay/07_utterance_critic',
-    'replay/09_written_rules', 'reward/08_implicit_rewards', 'rollout/02_branching', 'rollout/04_resampling',
-    'rollout/05_turns', 'rollout/06_windows', 'rollout/09_workspace', 'selfplay/09_bugs', 'selfplay/10_oracles',
-    'selfplay/12_role_weights', 'train/04_learned', 'train/05_fit', 'train/06_ranks'}
+    '00_groups', '01_episodes', '02_settings', 'bench/00_training_step', 'bench/04_learning', 'bench/13_sweep',
+    'bench/99_main', 'credit/03_weighted_baselines', 'credit/05_tags', 'credit/06_agents', 'credit/09_critics',
+    'credit/12_hierarchy', 'credit/19_forward_values', 'entropy/00_measures', 'entropy/03_control',
+    'env/03_isolation', 'env/04_hopsearch', 'env/07_python_tool', 'env/08_sandbox', 'env/17_leduc',
+    'env/19_bug_repair', 'env/29_apps', 'env/30_service', 'env/33_workbench', 'interop/05_programs',
+    'policy/05_pretrained', 'policy/06_prime', 'policy/08_formats', 'prompt/03_inspo', 'replay/07_utterance_critic',
+    'replay/09_written_rules', 'replay/11_stored_values', 'reward/08_implicit_rewards', 'rollout/02_branching',
+    'rollout/04_resampling', 'rollout/05_turns', 'rollout/06_windows', 'rollout/09_workspace', 'rollout/12_search',
+    'rollout/14_from_trees', 'selfplay/09_bugs', 'selfplay/10_oracles', 'selfplay/12_role_weights',
+    'train/02_trainer', 'train/04_learned', 'train/05_fit', 'train/06_ranks', 'view/04_microscope_widget'}
 
 def name_of(path): return path.with_suffix('').as_posix().removeprefix('nbs/')
 

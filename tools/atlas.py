@@ -154,8 +154,10 @@ def seeds_in(part) -> int:
 def record_faults(key: str, said: str) -> list[str]:
     "What is missing for a record to count as measured."
     name, _, places = said.partition('#')
-    try: record = json.loads((ROOT/name).read_text(encoding='utf-8'))
-    except (OSError, ValueError): return [f'{name}: no such record']
+    from agentlab.bench import kept
+    try: record = kept((ROOT/name).parent, Path(name).name.partition('.')[0])
+    except ValueError: record = {}
+    if not record: return [f'{name}: no such record']
     try:
         if not places: return claim_faults(key, name, record)
         both = min(seeds_in(reduce(getitem, place.split('/'), record)) for place in places.split('|'))

@@ -69,8 +69,8 @@ def verdict(rows: list[dict], claim: dict, least: int = 5) -> dict:
 
 def record_of(key: str, folder: Path = OUT) -> dict:
     "What is recorded of a claim; empty where nothing is."
-    path = folder/f'{key}.json'
-    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    from agentlab.bench import kept
+    return kept(folder, key)
 
 
 def known(claim: Claim, folder: Path = OUT) -> list[dict]:

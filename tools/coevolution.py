@@ -1,7 +1,7 @@
 """Record what instructions gain when they evolve while the weights are trained: two tasks on CueDoor, each with its
 controls, five seeds.
 
-`make results` plays everything (after the other parts) and writes assets/results/coevolution.json and coevolution.png.
+`make results` plays everything (after the other parts) and writes coevolution.json.xz and coevolution.png.
 Each run is kept in
 runs/coevolution/TASK-MODE-SEED: a second call reads what is finished and goes on where the first was killed.
 
@@ -199,7 +199,7 @@ def main() -> int:
     from agentlab.bench import keep
     asked = arguments(__doc__, ['views', 'facts'], ['static', 'oracle', 'random', 'inspo', 'mined'], 'coevolution')
     found = record(asked)
-    keep(found, asked.out, 'coevolution')
+    keep(found, asked.out, 'coevolution', packed=True)
     keep_picture(draw(found), asked.out/'coevolution.png')
     for task, cells in found['cells'].items():
         for mode, cell in cells.items():

@@ -4,8 +4,8 @@
     python tools/guides.py --worlds guess keydoor      some of them; `keydoor+listed` ends every observation with what
     can be done
 
-Greedy, on held-out tasks. A world is a row of assets/results/guides.json, written as soon as it is there; a row of the
-same model, guide and settings is not made again. Versions and machine stand beside the rows, once for all of a day.
+Greedy, on held-out tasks. A world is a row of assets/results/guides.json.xz, written as soon as it is made; a row of
+the same model, guide and settings is not made again. Versions and machine stand beside the rows, once for all of a day.
 Every world is primed with as many updates as `agentlab demo --model smollm2`, of half as many demonstrations: with all
 of them KeyDoor alone took a core ten minutes.
 """
@@ -125,18 +125,19 @@ def main():
     parser.add_argument('--out', default=str(ROOT/'assets/results/guides.json'))
     given = parser.parse_args()
     from agentlab.bench import keep
+    from agentlab.bench import kept as recorded
     from agentlab.policy import pretrained
     known, path = worlds(), Path(given.out)
     for name in given.worlds or known:
         if name not in known: sys.exit(f'--worlds {name}: known are {", ".join(known)}')
     def kept():
-        return json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(settings=SETTINGS, rows={})
+        return recorded(path.parent, path.stem) or dict(settings=SETTINGS, rows={})
     for name in given.worlds or known:
         key = key_of(name, given.model, given.told_only)
         if kept()['rows'].get(name, {}).get('key') == key: continue
         row = row_of(name, pretrained(given.model), given.told_only)
         # read again: another process may have made rows meanwhile
-        keep(with_row(kept(), name, row | dict(key=key), given.model), path.parent, path.stem)
+        keep(with_row(kept(), name, row | dict(key=key), given.model), path.parent, path.stem, packed=True)
         print(f"{name}: {row['told']['valid']:.0%} valid when told"
               + (f", {row['primed']['valid']:.0%} when primed" if 'primed' in row else ''), flush=True)
     print(table(kept()['rows']))

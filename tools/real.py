@@ -256,7 +256,7 @@ def record_knobs(asked) -> None:
             print(place, {what: round(table[-1][what]['mean'], 3) for what in KNOBS}, flush=True)
     facts = circumstances('python tools/real.py knobs') | dict(seeds=asked.seeds, tasks=TRIED, group_size=GROUP_SIZE,
                                                                table=table)
-    keep(dict(schema_version=1) | facts, asked.out, 'real_knobs')
+    keep(dict(schema_version=1) | facts, asked.out, 'real_knobs', packed=True)
 
 
 def first_tokens(run) -> dict:
@@ -333,14 +333,14 @@ def keep_row(key: str, world: str, how: dict, row: dict, folder: Path) -> dict:
     if weights:     # world and seed of the priming stand in the name of the row, its updates in `how`
         weights = weights | dict(primed={name: weights['primed'][0][name] for name in ('episodes', 'lr', 'noise')})
     if weights and weights != record.get('weights', weights):
-        raise ValueError(f"{folder}/real_grid.json began with {record['weights']}, this row with {weights}; give "
+        raise ValueError(f"{folder}/real_grid.json.xz began with {record['weights']}, this row with {weights}; give "
                          f'another --out')
     facts = circumstances('python tools/real.py grid')
     row |= dict(date=facts['date'])
     rows = grid_rows(folder, world, how) | {key: row}
     facts |= dict(seeds=list(SEEDS), weights=weights or record.get('weights'),
                   settings=record.get('settings', {}) | {world: how}, rows=rows, cells=cells_of(rows))
-    keep(dict(schema_version=3) | facts, folder, 'real_grid')
+    keep(dict(schema_version=3) | facts, folder, 'real_grid', packed=True)
     return row
 
 

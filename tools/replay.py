@@ -1,7 +1,7 @@
 """Record what past episodes are worth where success is rare: recipes x seeds, each until it wins four games of five, or
 until the budget is spent.
 
-`make results` plays everything (after the other parts) and writes assets/results/replay.json and replay.png. The world
+`make results` plays everything (after the other parts), writes assets/results/replay.json.xz and replay.png. The world
 is the setting that success
 replay was published for: a list of tasks that is gone through again and again. Here these are the first 16 training
 houses of KeyDoor, eight an update,
@@ -154,7 +154,7 @@ def main() -> int:
     asked = arguments(__doc__, ['keydoor'], RECIPES, 'replay',
                       steps=(160, 'most updates of a run, of 64 episodes each'))
     found = record(asked)
-    keep(found, asked.out, 'replay')
+    keep(found, asked.out, 'replay', packed=True)
     keep_picture(draw(found), asked.out/'replay.png')
     for name, cell in found['cells']['keydoor'].items():
         print(f"{name:15} {cell['reached']} of {len(asked.seeds)} seeds reach {GOAL:.0%} after "

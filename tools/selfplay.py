@@ -1,6 +1,6 @@
 """Record what a tiny policy learns from nothing but games against itself, five seeds: Kuhn poker and tic-tac-toe.
 
-`make results` plays everything (after the other parts) and writes assets/results/selfplay.json and a picture of each
+`make results` plays everything (after the other parts) and writes assets/results/selfplay.json.xz and a picture of each
 game. Each run is kept in
 runs/selfplay/GAME-RECIPE-SEED: a second call reads what is finished and goes on where the first was killed.
 
@@ -195,7 +195,7 @@ def main() -> int:
     from agentlab.bench import keep
     asked = arguments(__doc__, GAMES, [RECIPE], 'selfplay')
     found = record(asked)
-    keep(found, asked.out, 'selfplay')
+    keep(found, asked.out, 'selfplay', packed=True)
     for game, cells in found['cells'].items():
         name, picture = PICTURES[game]
         keep_picture(picture(cells[RECIPE]), asked.out/name)

@@ -1,7 +1,7 @@
 """Record what a proposer and a solver learn from each other: Search Self-Play on HopSearch, five seeds, beside
 controls.
 
-`make results` plays everything (after the other parts) and writes assets/results/ssp.json and ssp.png. Each run is kept
+`make results` plays everything (after the other parts), writes assets/results/ssp.json.xz and ssp.png. Each run is kept
 in runs/ssp/ENV-CONDITION-SEED:
 a second call reads what is finished and goes on where the first was killed. All runs begin with one policy, in
 runs/ssp/start, that has watched both
@@ -191,7 +191,7 @@ def main() -> int:
     from agentlab.bench import keep
     asked = arguments(__doc__, [ENV], ['ssp', 'scripted', 'open', 'closed', 'unverified', 'released', 'frozen'], 'ssp')
     found = record(asked)
-    keep(found, asked.out, 'ssp')
+    keep(found, asked.out, 'ssp', packed=True)
     keep_picture(draw(found), asked.out/'ssp.png')
     print('start', {what: round(found['before'][ENV][what], 3) for what in WHO})
     for name, cell in found['cells'][ENV].items():

@@ -4,7 +4,7 @@
     python tools/worlds.py sql apps            plays the seeds that are missing
     python tools/worlds.py --all --seeds 0 1
 
-`make results` makes all of them. A row is a world and a seed; it stands in assets/results/worlds.json as soon as it is
+`make results` makes all of them. A row is a world and a seed; it stands in assets/results/worlds.json.xz once it is
 made, so that any other call goes on from there. A row of other settings is made again. Sizes are those of the claims
 of these worlds, where there is one; those of sql, doctor, reco and the two word games (at the claims' learning rate
 of .002 some of their seeds get lost) were tried before, on a seed that is not one of the five.
@@ -79,7 +79,7 @@ def row_of(name: str, seed: int) -> dict:
     if there.get(key, {}).get('key') == key_of(name): return there[key]
     row = learned(name, seed)
     facts = circumstances('python tools/worlds.py --all') | dict(settings=LEARNED)
-    keep(facts | dict(rows=rows() | {key: row}), OUT, 'worlds')
+    keep(facts | dict(rows=rows() | {key: row}), OUT, 'worlds', packed=True)
     return row
 
 

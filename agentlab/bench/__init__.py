@@ -4,12 +4,12 @@
 
 # %% ../../nbs/bench/index.ipynb #2e8
 from __future__ import annotations
-import json, os, platform, time
+import json, lzma, os, platform, time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['T_95', 'circumstances', 'keep']
+__all__ = ['T_95', 'circumstances', 'keep', 'kept']
 
 # %% ../../nbs/bench/index.ipynb #552
 # Student's t, two-sided 95 % point, for 1 to 9 degrees of freedom
@@ -28,7 +28,7 @@ def circumstances(command: str,  # what was typed
                 machine=dict(system=platform.system(), processor=platform.machine(), cores=os.cpu_count(), load=load))
 
 def _rounded(value):
-    "A number with four digits, from 1,000 on with one behind the point; in a list or a table too: what is measured has fewer."
+    "A number with four digits, from 1,000 on with one behind the point; what is measured has fewer."
     if isinstance(value, dict): return {name: _rounded(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)): return [_rounded(part) for part in value]
     if not isinstance(value, float): return value
@@ -45,11 +45,19 @@ def _lines(value, margin='')->str:
     return f'{{\n{rows}\n{margin}}}' if table else f'[\n{rows}\n{margin}]'
 
 def keep(record: dict, folder,  # it is made
-    name: str,  # name of the file, without .json
+    name: str,            # name of the file, without .json
+    packed: bool = False  # True: .json.xz, a sixth of the bytes, for a record that is long and read by its page alone
 )->Path:
     "Write a result as JSON, whole or not at all."
     from agentlab.episodes import atomic  # here, because it imports torch, which reads the number of threads
-    path = Path(folder) / f'{name}.json'
-    with atomic(path) as temporary:
-        temporary.write_text(_lines(record) + '\n', encoding='utf-8')
+    path, text = Path(folder)/f'{name}.json{".xz" if packed else ""}', (_lines(record) + '\n').encode()
+    with atomic(path) as temporary: temporary.write_bytes(lzma.compress(text, preset=9) if packed else text)
+    (path.with_suffix('') if packed else Path(f'{path}.xz')).unlink(missing_ok=True)  # what it was before
     return path
+
+def kept(folder, name: str)->dict:  # as for `keep`
+    "The result of that name, packed or not; empty where nobody has made it yet."
+    for path in (Path(folder)/f'{name}.json', Path(folder)/f'{name}.json.xz'):
+        if not path.exists(): continue
+        return json.loads(lzma.decompress(path.read_bytes()) if path.suffix == '.xz' else path.read_bytes())
+    return {}

@@ -1,7 +1,7 @@
 """The adapters against the real packages: `make test-adapters`, in an environment of its own. A package that is missing
 there is a failure.
 
-What was played, with which versions, and when, is written to assets/results/adapters.json when everything has passed;
+What was played, with which versions, and when, is written to assets/results/adapters.json.xz when all has passed;
 where only some tests were run (-k), their part of it.
 """
 import inspect
@@ -20,6 +20,7 @@ from random import Random
 import pytest
 
 from agentlab.bench import circumstances, keep
+from agentlab.bench import kept as recorded
 from agentlab.env import RandomWins, heard, load_env
 from agentlab.env.adapters import (environment_factory, from_gymnasium, from_openenv, from_openspiel, from_textarena,
                                    from_textworld, written)
@@ -44,12 +45,12 @@ def kept(request):
     yield
     if request.session.testsfailed > failed or not record: return
     now, path = circumstances('make test-adapters'), ROOT/'assets'/'results'/'adapters.json'
-    old = json.loads(path.read_text(encoding='utf-8'))
+    old = recorded(path.parent, 'adapters')
     said = {PACKAGES[part]: dict(ran=ran[part], date=now['date']) for part in ran}
     now['packages'] = {name: old['packages'].get(name) for name in PACKAGES.values()
                        if name in old['packages']} | {PACKAGES[part]: version(PACKAGES[part]) for part in ran}
     rest = {part: old[part] for part in (*PACKAGES, 'trained') if part in old}
-    keep(now | dict(ran=old.get('ran', {}) | said) | rest | record, path.parent, 'adapters')
+    keep(now | dict(ran=old.get('ran', {}) | said) | rest | record, path.parent, 'adapters', packed=True)
 
 
 def episode(env, seed, texts, turns=200, nonsense=.1):
