@@ -70,8 +70,8 @@ def search_designs(slots:dict, measure:Callable,  # name -> its parts; {name: pa
     first, rest = list(dict.fromkeys(start(sizes, rng))), shuffled(sizes, rng)
     liked = lambda ds, *weights: ds[int(sum(w*x for w, x in zip(weights, value(tried, ds))).argmax())]
     while rest and len(tried) < evaluations:
-        parent, at = None, len(tried) - len(first)
-        if at < 0: design = first[at]
+        parent = None
+        if (at := len(tried) - len(first)) < 0: design = first[at]
         elif at < labels: design = liked(rest, 1 - at % 2*2, kappa)
         else:
             s, u = torch.tensor([torch.tensor(one.below).mean(0).tolist() for one in tried]).T
@@ -80,11 +80,9 @@ def search_designs(slots:dict, measure:Callable,  # name -> its parts; {name: pa
                 there = step(design, tried, sizes)
                 design = liked([d for d in there if step is not steps[-1] or d in rest] or rest, 1)
         rest.remove(design)
-        named = {name: parts[k] for (name, parts), k in zip(slots.items(), design)}
-        guess, score = float(value(tried, [design])[0]) if tried else None, float(measure(named))
+        score = float(measure(named := {name: parts[k] for (name, parts), k in zip(slots.items(), design)}))
         if not math.isfinite(score): raise ValueError(f'measure gave {score} for {named}: give a finite score')
-        tried.append(node := Tried(design, score, abs(score - guess) if tried else 0., parent))
-        while node:  # back up
-            node.below.append([score, tried[-1].surprise])
-            node = node.parent
+        wrong = abs(score - float(value(tried, [design])[0])) if tried else 0.
+        tried.append(node := Tried(design, score, wrong, parent, [[score, wrong]]))
+        while node := node.parent: node.below.append([score, wrong])  # back up
     return tried
