@@ -40,11 +40,11 @@ def shade(name: str) -> str: return COLORS.get(name, '125,130,136')
 
 def interval(values: list[float], most: float = None, least: float = 0.) -> dict:
     """Mean and 95 % t interval over seeds, its ends cut to `least` and `most`; one seed has no interval, so its ends
-    are None."""
+    are None. More seeds than T_95 knows get its last number, which is a little wide."""
     count, mean = len(values), sum(values)/len(values)
     found = dict(mean=round(mean, 5), low=None, high=None, lowest=min(values), seeds=count)
     if count == 1: return found
-    half = T_95[count - 2]*(sum((value - mean)**2 for value in values)/(count - 1)/count)**.5
+    half = T_95[min(count - 2, len(T_95) - 1)]*(sum((value - mean)**2 for value in values)/(count - 1)/count)**.5
     return found | dict(low=round(max(least, mean - half), 5),
                         high=round(mean + half if most is None else min(most, mean + half), 5))
 

@@ -14,5 +14,7 @@ from .propose import (Play, ask_model, batch_plays, diagnose, mined, mutate, pla
                                      together, with_gepa)
 from .inspo import Inspo
 from .endpoint import Endpoint, EndpointError, ask_json
+from .designs import (Tried, covering, design_chances, new_part, pair_ridge, recombine, search_designs,
+                                     shuffled)
 
 __getattr__ = door(__name__)
