@@ -19,6 +19,8 @@ from .splice import Imitation, agent_r, first_errors, imitation, purified, splic
 from .tasks import NumberSelection, Stages, TaskSelection, hardness, learnability, play_with_length
 from .utterance_critic import ArcherCritic, archer, archer_targets, critic_step
 from .stored_values import BestOfN, Stored, best_of, digi_q
+from .token_values import (LEVELS, TokenValues, b_coder, b_coder_loss, capped, conservative, dueling,
+                                           program_score, token_targets)
 from .experience import Clusters, Experienced, Library, OwnLibrary, Tipped, bare, decision, tip_words
 from .written_rules import Advised, Ruled, keydoor_names, training_free
 
