@@ -83,51 +83,34 @@ def group_count(x,  # (length,) scores; NaN = no score
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_count(score, owner, n), ids), x)
 
-def group_sum(x,  # (length,) scores; NaN = no score
-    by=None,      # (length,) integer keys; None: one group
-    unit=None,    # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:        # (length,) float64
+def group_sum(x, by=None, unit=None)->Tensor:  # (length,) float64; x, by, unit as for `group_count`
     "Sum over the element's group; 0 for a group without scores."
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_total(score, owner, n), ids), x)
 
-def group_mean(x,  # (length,) scores; NaN = no score
-    by=None,       # (length,) integer keys; None: one group
-    unit=None,     # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:         # (length,) float64
+def group_mean(x, by=None, unit=None)->Tensor:  # (length,) float64; x, by, unit as for `group_count`
     "Mean over the element's group; NaN for a group without scores."
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_mean(score, owner, n), ids), x)
 
-def group_std(x,  # (length,) scores; NaN = no score
-    by=None,      # (length,) integer keys; None: one group
-    ddof:int=1,   # the sum of squares is divided by n-ddof: 1 for the sample, 0 for the population
-    unit=None,    # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:        # (length,) float64
+def group_std(x, by=None, ddof:int=1,  # the sum of squares is divided by n-ddof: 1 for the sample, 0 for the population
+    unit=None,  # (length,) integer keys: inside a group each unit counts once, with its mean
+)->Tensor:      # (length,) float64
     "Standard deviation over the element's group; NaN where n <= ddof."
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_std(score, owner, n, ddof), ids), x)
 
-def group_min(x,  # (length,) scores; NaN = no score
-    by=None,      # (length,) integer keys; None: one group
-    unit=None,    # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:        # (length,) float64
+def group_min(x, by=None, unit=None)->Tensor:  # (length,) float64; x, by, unit as for `group_count`
     "Smallest score of the element's group; NaN for a group without scores."
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(-_top(-score, owner, n), ids), x)
 
-def group_max(x,  # (length,) scores; NaN = no score
-    by=None,      # (length,) integer keys; None: one group
-    unit=None,    # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:        # (length,) float64
+def group_max(x, by=None, unit=None)->Tensor:  # (length,) float64; x, by, unit as for `group_count`
     "Largest score of the element's group; NaN for a group without scores."
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_top(score, owner, n), ids), x)
 
-def group_constant(x,  # (length,) scores; NaN = no score
-    by=None,           # (length,) integer keys; None: one group
-    unit=None,         # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:             # (length,) bool
+def group_constant(x, by=None, unit=None)->Tensor:  # (length,) bool; x, by, unit as for `group_count`
     """True where the element's group holds no two different scores: max-min <= 1e-9*max(|max|, |min|), or nothing at
     all."""
     score, owner, ids, n = _counted(x, by, unit)
@@ -165,8 +148,7 @@ def _constant(score, owner, n):
     gap = high-low
     return (gap < torch.inf) & (gap <= 1e-9*torch.maximum(high.abs(), low.abs()))  # NaN compares false: no scores
 
-def compare(x,            # (length,) scores; NaN = no score
-    by=None,              # (length,) integer keys of the peers; None: everything is one group
+def compare(x, by=None,   # (length,) integer keys of the peers; None: everything is one group
     scale:str='std',      # 'std': divide by the group's standard deviation + eps; None: do not divide
     ddof:int=1,           # 1: sample deviation, 0: population deviation
     eps:float=1e-6,       # added to the deviation, outside the root
@@ -192,11 +174,9 @@ def _check_compare(scale, ddof, singleton):
     if singleton not in ('raw', 'zero'):
         raise ValueError(f"singleton={singleton!r}: use 'raw' (keep the score of a group of one) or 'zero'")
 
-def leave_one_out(x,      # (length,) scores; NaN = no score
-    by=None,              # (length,) integer keys; None: one group
-    singleton:str='raw',  # a group of one: 'raw' keeps the score, 'zero' gives 0
-    unit=None,            # (length,) integer keys: the mean is over the other units of the group
-)->Tensor:                # (length,) float64; exactly 0 without a score and in a group of equal scores
+def leave_one_out(x, by=None, singleton:str='raw',  # a group of one: 'raw' keeps the score, 'zero' gives 0
+    unit=None,  # (length,) integer keys: the mean is over the other units of the group
+)->Tensor:      # (length,) float64; exactly 0 without a score and in a group of equal scores
     "Each score minus the mean of the other scores of its group."
     _check_compare(None, 1, singleton)
     wide = _wide(x)
@@ -211,9 +191,8 @@ def leave_one_out(x,      # (length,) scores; NaN = no score
     equal = _read(_constant(wide, ids, n), ids) & ~lone
     return _home(torch.where(equal | wide.isnan(), 0, result), x)
 
-def rank(x,   # (length,) scores; NaN = no score
-    by=None,  # (length,) integer keys; None: one group
-)->Tensor:    # (length,) float64: 0 is the worst; ties share the smaller rank; NaN without a score
+def rank(x, by=None,  # (length,) integer keys; None: one group
+)->Tensor:            # (length,) float64: 0 is the worst; ties share the smaller rank; NaN without a score
     "How many scores of the element's group are strictly smaller."
     wide = _wide(x)
     ids = _dense(_key(by, wide))
@@ -233,11 +212,10 @@ def _latest(place, start):
     "The place of the latest start, at every element."
     return torch.where(start, place, 0).cummax(0).values if len(place) else place
 
-def shift(x,       # (length,) any numbers
-    by=None,       # (length,) integer keys; None: one group
-    k:int=1,       # how many places earlier to look; negative: later
-    fill:float=0,  # what stands there when the group has no such place
-)->Tensor:         # (length,) dtype of `x`
+def shift(x,           # (length,) any numbers
+    by=None, k:int=1,  # how many places earlier to look; negative: later
+    fill:float=0,      # what stands there when the group has no such place
+)->Tensor:             # (length,) dtype of `x`
     "The value `k` places earlier in the same group, in the given order."
     x = _tensor(x)
     if not x.is_floating_point() and int(fill) != fill:

@@ -22,6 +22,7 @@ from notebooks import ROOT
 
 FOLDER = Path(__file__).resolve().parent/'claims'
 OUT = ROOT/'assets'/'results'/'claims'
+PACKED = 4000  # characters of rows: longer ones are kept as .json.xz
 HOLDS, FAILS, OPEN = 'holds here', 'does not hold here', 'not decided'
 
 
@@ -91,7 +92,7 @@ def written(claim: Claim, rows: list[dict], folder: Path = OUT) -> dict:
     rows = sorted(rows, key=lambda row: (row['seed'], order[row['arm']]))
     record = (circumstances(f'python tools/claims.py {claim.key}') | claim.facts() | verdict(rows, claim.facts())
               | dict(rows=rows))
-    keep(record, folder, claim.key)
+    keep(record, folder, claim.key, packed=len(json.dumps(rows)) > PACKED)
     return record
 
 

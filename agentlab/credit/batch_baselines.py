@@ -15,10 +15,9 @@ from ..episodes import Batch, need
 from ..groups import compare, group_count, group_std, group_sum, recur, shift
 from ..recipe import recipe
 
-def whiten(x:Tensor,    # (length,) scores; NaN = no score
-    count:Tensor=None,  # (length,) how many tokens each score stands for; None: one
-    eps:float=1e-8,     # added to the variance, inside the root
-)->Tensor:              # (length,) float64; 0 without a score and where all scores are equal
+def whiten(x:Tensor, count:Tensor=None,  # (length,) how many tokens each score stands for; None: one
+    eps:float=1e-8,  # added to the variance, inside the root
+)->Tensor:           # (length,) float64; 0 without a score and where all scores are equal
     "Scores minus their mean, divided by their sample deviation, each counted `count` times (`masked_whiten` of verl)."
     x, scored = x.double(), ~x.isnan()
     weight = torch.where(scored, 1 if count is None else count, 0).double()

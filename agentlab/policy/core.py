@@ -282,8 +282,7 @@ def _plain_head(model):
     except (TypeError, AttributeError): return None
     return (body, head) if same else None
 
-def checkpoint_layers(model,  # a transformers model
-    on: bool = True, **more):  # arguments of torch.utils.checkpoint
+def checkpoint_layers(model, on: bool = True, **more):  # arguments of torch.utils.checkpoint
     "Gradient checkpointing on or off, by whichever name this release of transformers has for it."
     name = 'activation' if hasattr(model, 'activation_checkpointing_enable') else 'gradient'
     if on:

@@ -23,8 +23,8 @@ __all__ = ['tiny_model', 'demonstrate', 'warm_start', 'imitate', 'cache_folder',
 def tiny_model(vocabulary: int,  # number of tokens
     max_context: int = 512,  # longest context
     hidden: int = 64, layers: int = 2, heads: int = 4,
-    seed: int = 0,  # of the initial weights
-):                  # a Qwen3ForCausalLM with tied embeddings, on the CPU, float32
+    seed: int = 0,           # of the initial weights
+):                           # a Qwen3ForCausalLM with tied embeddings, on the CPU, float32
     "A randomly initialised transformers model with a Qwen3 config, small enough for one CPU core."
     from transformers import AutoModelForCausalLM, Qwen3Config
     config = Qwen3Config(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=2*hidden,
@@ -38,11 +38,11 @@ def tiny_model(vocabulary: int,  # number of tokens
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config)
 
-def demonstrate(env,    # an environment with expert(noise, generator)
-    chat,               # agentlab.policy.Chat: how the conversation is written down
+def demonstrate(env,  # an environment with expert(noise, generator)
+    chat,  # agentlab.policy.Chat: how the conversation is written down
     seeds: list[int],   # one per game
     noise: float = .5,  # share of actions drawn at random
-    system: dict|None = None,  # seat -> system message, for a model that reads; None: nobody gets one
+    system: dict|None = None, # seat -> system message, for a model that reads; None: nobody gets one
 # ordered by game and seat; source='demonstration'; log-probabilities are NaN: nobody sampled these ids
 )->list[Episode]:
     """Games of an imperfect demonstrator, an episode for each seat; ids, rewards and outcomes are what
@@ -89,9 +89,9 @@ def warm_start(policy: Policy,  # its weights are changed
     noise: float = .5,   # share of random actions in the demonstrations
     pool: int = 8192,    # different demonstrated games
     seed: int = 0,
-    warmup: int = 50,  # updates until the learning rate is highest
-    system: dict|None = None,  # seat -> system message, as for `demonstrate`
-    on_step = None,    # called with (update, loss)
+    warmup: int = 50,    # updates until the learning rate is highest
+    system: dict|None = None, # seat -> system message, as for `demonstrate`
+    on_step = None,      # called with (update, loss)
 )->Policy:
     "Supervised learning on demonstrations: the mean of -log pi over their action tokens."
     demos = demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise, system)
@@ -161,7 +161,7 @@ def closed_tokenizer(env):
 
 def tiny_policy(env,        # an environment; without expert() and vocabulary() it is played at random for both
     warm: bool = True,      # False: random weights
-    max_context: int = 512,  # longest conversation in tokens
+    max_context: int = 512, # longest conversation in tokens
     seed: int = 0,          # of the initial weights and the order of the demonstrations
     progress: bool = True,  # show a bar while it is trained
     **arguments,            # of `warm_start`

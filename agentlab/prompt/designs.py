@@ -15,7 +15,7 @@ import torch
 @dataclass(eq=False)
 class Tried:
     "A design that was measured."
-    design: tuple    # number of its part in every slot
+    design: tuple  # number of its part in every slot
     score: float
     surprise: float  # how far the value model was from the score; 0 where nothing could be guessed yet
     parent: 'Tried|None' = None  # what it was made from
@@ -58,10 +58,10 @@ def recombine(design:tuple, tried:list, sizes:tuple)->list:
     return [other for other in new_part(design, tried, sizes) if set(enumerate(other)) - {*enumerate(design)} <= held]
 
 def search_designs(slots:dict, measure:Callable,  # name -> its parts; {name: part} -> score, more is better
-    evaluations:int=60, seed:int=0, # how often it is measured at most; what is drawn follows from the seed
-    start:Callable=covering,        # sizes of the slots, Random -> designs that are measured first
-    labels:int=4, kappa:float=1.,   # more for the value model, good and bad by turns; weight of the deviation
-    value:Callable=pair_ridge,      # tried, designs -> guesses, deviations
+    evaluations:int=60, seed:int=0,  # how often it is measured at most; what is drawn follows from the seed
+    start:Callable=covering,  # sizes of the slots, Random -> designs that are measured first
+    labels:int=4, kappa:float=1.,  # more for the value model, good and bad by turns; weight of the deviation
+    value:Callable=pair_ridge,  # tried, designs -> guesses, deviations
     steps:tuple=(recombine, new_part), **chances)->list[Tried]:  # design, tried, sizes -> candidates; `design_chances`
     "Search for a good design: what was measured, in order. ValueError: an empty slot, no evaluations, a NaN score."
     if evaluations < 1 or not all(map(len, slots.values())):

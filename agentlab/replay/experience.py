@@ -311,8 +311,7 @@ class Library(_Kept):
     def __repr__(self):
         return (f'Library(golden={self.room["golden"]}, warning={self.room["warning"]}, '
                 f'clusters={self.clusters.limit}, faithful={self.faithful})')
-    def play(self, policy, env, seeds:list,  # as for `play`
-        step:int=0,             # training step; tips are shown from `warm_up` on
+    def play(self, policy, env, seeds:list, step:int=0,  # training step; tips are shown from `warm_up` on
         rollout:Callable=play,  # plays the episodes
         **how                   # further arguments of the rollout
     )->list:                    # as `play`

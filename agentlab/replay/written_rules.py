@@ -19,8 +19,7 @@ from .experience import clean, fitting
 
 operations = ('ADD', 'UPDATE', 'DELETE', 'NONE')
 
-def apply_plan(library:dict,  # key -> text
-    plan:list,            # of dict(operation=, id=, content=); id and operation may be missing
+def apply_plan(library:dict, plan:list,  # of dict(operation=, id=, content=); id and operation may be missing
     limit:int=64,         # most entries; later ADDs are not carried out
     faithful:bool=False,  # True: a DELETE without content is skipped, as released
 )->dict:                  # a new library, keys G0, G1, ...
@@ -38,9 +37,8 @@ def apply_plan(library:dict,  # key -> text
             counter += 1
     return {f'G{i}': text for i, text in enumerate(held.values())}
 
-def render(library:dict,  # key -> text
-    budget:int=4000,  # characters; entries that do not fit any more are left out
-)->str:               # one line an entry; '' for an empty library
+def render(library:dict, budget:int=4000,  # characters; entries that do not fit any more are left out
+)->str:  # one line an entry; '' for an empty library
     "The library as it is appended to the instructions: `[G0]. text`."
     return fitting([f'[{key}]. {clean(text, 400)}' for key, text in library.items()], budget)
 
@@ -162,9 +160,8 @@ def mine(table:dict,       # from `evidence`
     return kept[:most]
 
 def propose(table:dict,  # evidence of this batch
-    library:dict,        # key -> text
-    **how                # for `mine`
-)->list:                 # a plan for `apply_plan`
+    library:dict, **how  # for `mine`
+)->list:  # a plan for `apply_plan`
     "What the evidence of a batch does to the library: the offline form of the model's proposals."
     plan, known = [], set()
     for key, text in library.items():
@@ -269,8 +266,7 @@ def merge(proposals:list, library:dict, ask:Callable,  # all proposals of a batc
     gone = {entry['id'] for entry in plan if entry['operation'] == 'DELETE'}
     return [entry for entry in plan if not (entry['operation'] == 'UPDATE' and entry['id'] in gone)]
 
-def training_free(library:dict,  # key -> text
-    episodes:list,        # groups of episodes, played with this library in the prompt
+def training_free(library:dict, episodes:list,  # groups of episodes, played with this library in the prompt
     ask:Callable|None=None,  # messages -> text; None: the offline miner
     every:bool=False,     # True: also groups whose outcomes are all 0 or all 1
     most:int=2,           # experiences of a group that the model may write

@@ -14,8 +14,7 @@ from ..groups import same
 from .information import _ranges
 
 def implicit_prm(b:Batch,  # episodes; tokens need `prm_logp` and the column named by `old`
-    beta:float=.05,        # reward per nat
-    old:str='old_logp',    # token column with the log-probabilities of the policy that played
+    beta:float=.05, old:str='old_logp',  # token column with the log-probabilities of the policy that played
     faithful:bool=False,   # True, as released: divided by the largest absolute turn reward of the batch + 1e-6
 )->Tensor:                 # (turns,) float64
     "How much likelier the process reward model finds each turn than the policy did (iStar, arXiv 2509.19199)."
@@ -39,8 +38,7 @@ def _turn_ratio(b, prm_logp, beta, old, cut=False):
 
 def implicit_prm_loss(prm_logp:Tensor,  # (action tokens,) log-probability under the process reward model, with gradient
     b:Batch,              # episodes; tokens need the column named by `old`
-    beta:float=.05,       # reward per nat
-    old:str='old_logp',   # token column with the log-probabilities of the policy that played
+    beta:float=.05, old:str='old_logp',  # token column with the log-probabilities of the policy that played
     faithful:bool=False,  # True, as released: the scores are detached from the model, so that nothing is learnt
 )->Tensor:                # one number; 0 where no task has both a success and a failure
     "Trajectory DPO over all success-failure pairs of each task (iStar, arXiv 2509.19199)."
@@ -62,8 +60,7 @@ def _pairs(b):
 
 def prm_backward(prm,      # agentlab.policy.Policy: the process reward model, at first a copy of the policy
     b:Batch,               # episodes with token ids and the column named by `old`
-    beta:float=.05,        # reward per nat
-    old:str='old_logp',    # token column with the log-probabilities of the policy that played
+    beta:float=.05, old:str='old_logp',  # token column with the log-probabilities of the policy that played
     temperature:float=1.,  # of the softmax; that of `old`
     budget:int=4096,       # tokens of one forward pass, padding included
     faithful:bool=False,   # True: the released loss, which gives no gradient

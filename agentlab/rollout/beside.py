@@ -11,11 +11,10 @@ from functools import partial
 from ..env.wrappers import BesideExpert
 from .plain import play
 
-def play_beside_greedy(policy, env, seeds:list,  # as for `play`
-    group_size:int=1,  # sampled games of a seed, beside the greedy one
+def play_beside_greedy(policy, env, seeds:list, group_size:int=1,  # sampled games of a seed, beside the greedy one
     tasks:list=None, groups:list=None,  # as for `play`
-    **how              # further arguments of `play`; temperature and top_p are those of the sampled games
-)->list:               # the sampled episodes, each with columns['greedy']
+    **how  # further arguments of `play`; temperature and top_p are those of the sampled games
+)->list:   # the sampled episodes, each with columns['greedy']
     "`play`, and one greedy game from every seed; what its seat earned there stands beside every episode."
     greedy = play(policy, env, seeds, 1, tasks, groups, **how | dict(temperature=0., top_p=1.))
     earned = {(e.group, e.seat): math.nan if e.error else e.outcome for e in greedy}

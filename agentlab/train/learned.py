@@ -23,8 +23,7 @@ class ImplicitPRM:
     "A process reward model that begins as the policy and learns from pairs of episodes (iStar, arXiv 2509.19199)."
     def __init__(self, policy,  # agentlab.policy.Policy; a copy of it is trained
         seed:int,               # not used: nothing is drawn
-        lr:float=2e-3, beta:float=.05,  # reward per nat
-        passes:int=1,           # updates on a batch
+        lr:float=2e-3, beta:float=.05, passes:int=1,  # updates on a batch
         temperature:float=1.,   # that of the recipe
         scaled:bool=True,       # True: step rewards divided by the largest absolute one of the batch, as released
         max_grad_norm:float=10.):

@@ -107,8 +107,7 @@ def letters_shared(texts: list[str],  # of neighbouring tokens
     for at in range(done, len(text)): found[owner[at]].append(text[at])
     return [''.join(x) for x in found]
 
-def read_pieces(ids: list[int],  # action tokens of a turn
-    known: Lexicon, parts: list|None = None,  # as in tokens.part, one for each id
+def read_pieces(ids: list[int], known: Lexicon, parts: list|None = None,  # as in tokens.part, one for each id
 )->list[Piece]:
     "What is drawn for every token of a turn."
     own = [known.words.get(i) for i in ids]
