@@ -12,7 +12,7 @@ from agentlab.env import KeyDoor
 from agentlab.episodes import Batch, derive
 from agentlab.policy import imitate, tiny_policy
 from agentlab.replay import TwinHeads, critic_step, utterance_features
-from agentlab.rollout import Trees, edges, play
+from agentlab.rollout import Trees, edges, evenly, legal, play
 
 NODES = 1000
 
@@ -25,10 +25,11 @@ def seconds(work) -> tuple[float, object]:
 
 
 def grown(policy, count: int, nodes: int) -> Trees:
-    "So many trees side by side, until they have as many nodes in all."
-    trees = Trees(policy, KeyDoor(), [derive('bench', i) for i in range(count)])
+    """So many trees side by side, until they have as many nodes in all. What is legal is proposed: of what a policy
+    says itself a house may not have a thousand different places."""
+    trees = Trees(policy, KeyDoor(), [derive('bench', i) for i in range(count)], propose=legal, prior=evenly)
     size = lambda: sum(row['visits'] > 0 for root in trees.roots for row in edges(root))
-    while size() < nodes: trees.grow(max(nodes//(50*count), 1))
+    while size() < nodes: trees.grow(max(nodes//(20*count), 1))
     return trees
 
 
