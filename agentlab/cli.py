@@ -103,31 +103,31 @@ def _format(name: str):
     return known[name]
 
 def train(recipe: str = _HOME['recipe'],  # recipe: a known name, or package.module:function
-    env: str = _HOME['env'],  # environment: a known name, or package.module:Class
+    env: str = _HOME['env'],      # environment: a known name, or package.module:Class
     steps: int = _HOME['steps'],  # updates
-    seed: int = _HOME['seed'],  # of everything random in the run
-    tasks: str = '',   # your own tasks in place of env: a file with lines of JSON
-    reward: str = '',  # of these: exact, number, contains, or package.module:function
-    out: str = '',     # run folder (default: RUNS/recipe-env-seed)
-    resume: store_true = False,  # go on with the run in that folder
+    seed: int = _HOME['seed'],    # of everything random in the run
+    tasks: str = '',              # your own tasks in place of env: a file with lines of JSON
+    reward: str = '',             # of these: exact, number, contains, or package.module:function
+    out: str = '',                # run folder (default: RUNS/recipe-env-seed)
+    resume: store_true = False,   # go on with the run in that folder
     # 'tiny', 'untrained', 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
     model: str = 'tiny',
-    qlora: store_true = False,  # the model in four bits, with a LoRA adapter of rank `lora` (16)
-    template: str = '',    # file with a chat template in place of the model's own
-    vllm: str = '',        # http://host:port of a vLLM server that samples (with --qlora or --lora)
-    max_context: int = 0,  # longest conversation in tokens, as a server's --max-model-len; 0: the model's own
-    lr: float = 0.,        # learning rate; 0: the recipe's own
-    groups: int = 0,       # tasks of an update; 0: the recipe's own
-    group_size: int = 0,   # episodes of a task; 0: the recipe's own
-    max_tokens: int = 0,   # longest action in tokens; 0: what the environment asks for, or the recipe's own
+    qlora: store_true = False,    # the model in four bits, with a LoRA adapter of rank `lora` (16)
+    template: str = '',           # file with a chat template in place of the model's own
+    vllm: str = '',               # http://host:port of a vLLM server that samples (with --qlora or --lora)
+    max_context: int = 0,         # longest conversation in tokens, as a server's --max-model-len; 0: the model's own
+    lr: float = 0.,               # learning rate; 0: the recipe's own
+    groups: int = 0,              # tasks of an update; 0: the recipe's own
+    group_size: int = 0,          # episodes of a task; 0: the recipe's own
+    max_tokens: int = 0,          # longest action in tokens; 0: what the environment asks for, or the recipe's own
     # rank of a LoRA adapter; 0: all weights learn; default: 16 for a pretrained model of more than 10 million weights
     lora: int = -1,
-    temperature: float = 0.,  # of the sampling; 0: the recipe's own
-    test_tasks: int = 512,  # held-out tasks of the tests before and after; 0: none
+    temperature: float = 0.,      # of the sampling; 0: the recipe's own
+    test_tasks: int = 512,        # held-out tasks of the tests before and after; 0: none
     format: str = 'plain',  # how the policy acts: plain, thinking (a thought before the action) or calls (tool calls)
     isolate: store_true = False,  # each environment in a process of its own, which may hang or die
-    limit: float = 0.,      # seconds of a call of an isolated environment (10); given, it is isolated
-    report_to: str = '',    # trackers, by commas: tensorboard, trackio, wandb, mlflow
+    limit: float = 0.,            # seconds of a call of an isolated environment (10); given, it is isolated
+    report_to: str = '',          # trackers, by commas: tensorboard, trackio, wandb, mlflow
 ):
     "Train a policy and write a run folder."
     from agentlab.train.recipes import in_format
@@ -244,8 +244,10 @@ def _tested(when: str, tasks: int, row: dict)->str:
     return (f"{when}: success on {tasks} held-out tasks {row['test_greedy']:.1%} greedy, "
             f"{row['test_sampled']:.1%} sampled")
 
-def report(run: str, out: str = '',  # file to write (default: RUN/report.html)
-    show: store_true = False):  # open it in a browser
+def report(run: str,  # run folder
+    out: str = '',    # file to write (default: RUN/report.html)
+    show: store_true = False, # open it in a browser
+):
     "Write the report of a run: one HTML page that needs no network and no JavaScript."
     from agentlab.view import report as write
     if out: _check_page(out)
@@ -258,7 +260,7 @@ def view(
     path: Annotated[str, dict(nargs='+')],
     out: str = '',     # file to write (default: NAME.html in this folder)
     reward: str = '',  # where a dump does not say which column is the reward: its name, or name=weight,name=weight
-    show: store_true = False,  # open it in a browser
+    show: store_true = False, # open it in a browser
 ):
     "Show what runs of agentlab or of others hold and what they lack, as one HTML page; several side by side."
     from agentlab.episodes import atomic
@@ -286,7 +288,8 @@ def _weights(reward: str):
             raise ValueError(f'reward={reward!r}: {part!r} is no name=weight. Write it as moves=1,brevity=.5')
     return weights
 
-def stop(run: str):  # run folder
+def stop(run: str,  # run folder
+):
     "Ask a run to end after its present update, whatever process trains it; `train --resume` goes on with it."
     from agentlab.train import Run
     asked = Run(run)
@@ -302,9 +305,9 @@ def _open(path)->bool:
     try: return bool(screen) and webbrowser.open(Path(path).resolve().as_uri())
     except Exception: return False  # a broken browser is no reason to lose a run
 
-def demo(steps: int = 0,  # updates; 0: what suits the model
-    seed: int = _HOME['seed'],  # of everything random in the run
-    out: str = '',        # run folder (default: RUNS/demo, or the next free one)
+def demo(steps: int = 0,          # updates; 0: what suits the model
+    seed: int = _HOME['seed'],    # of everything random in the run
+    out: str = '',                # run folder (default: RUNS/demo, or the next free one)
     # 'tiny': learns a text house; 'smollm2', or another pretrained model: learns to compute with Python
     model: str = 'tiny',
     no_open: store_true = False,  # do not open the report in a browser
@@ -368,18 +371,19 @@ def _free(folder: Path)->Path:
     return next(name for name in names if not name.exists())
 
 def prime(env: str = _HOME['env'],  # environment: a known name, or package.module:Class
-    model: str = 'smollm2',  # 'smollm2', a folder (transformers layout), a run folder, or owner/name on the hub
-    steps: int = 40,       # updates
-    episodes: int = 8,     # demonstrated games of an update
-    lr: float = 1e-3,      # highest learning rate
-    noise: float = .5,     # share of the demonstrator's actions that go wrong
-    tasks: str = '',       # your own tasks in place of env: a file with lines of JSON
-    reward: str = '',      # of these: exact, number, contains, or package.module:function
-    lora: int = -1,        # rank of the adapter; 0: all weights learn; default: 16
-    seed: int = 0,         # of the demonstrations and the adapter
-    test_tasks: int = 32,  # held-out tasks of the test afterwards; 0: none
-    out: str = '',         # folder of the policy (default: RUNS/primed-ENV, or the next free one)
-    format: str = 'plain'):  # how it is shown to act: plain or calls (tool calls)
+    model: str = 'smollm2',         # 'smollm2', a folder (transformers layout), a run folder, or owner/name on the hub
+    steps: int = 40,                # updates
+    episodes: int = 8,              # demonstrated games of an update
+    lr: float = 1e-3,               # highest learning rate
+    noise: float = .5,              # share of the demonstrator's actions that go wrong
+    tasks: str = '',                # your own tasks in place of env: a file with lines of JSON
+    reward: str = '',               # of these: exact, number, contains, or package.module:function
+    lora: int = -1,                 # rank of the adapter; 0: all weights learn; default: 16
+    seed: int = 0,                  # of the demonstrations and the adapter
+    test_tasks: int = 32,           # held-out tasks of the test afterwards; 0: none
+    out: str = '',                  # folder of the policy (default: RUNS/primed-ENV, or the next free one)
+    format: str = 'plain',          # how it is shown to act: plain or calls (tool calls)
+):
     """Show a pretrained model some demonstrated games, by supervised learning, and keep it in a folder that `train
     --model` goes on from."""
     from agentlab.policy import prime as watch
@@ -413,12 +417,12 @@ def _where(env: str, tasks: str, reward: str)->str:
 def play(env: str = _HOME['env'],  # environment: a known name, or package.module:Class
     # 'tiny', 'untrained', 'smollm2', a run folder, a folder (transformers layout), or owner/name on the hub
     model: str = 'tiny',
-    seed: int = 0,          # of the task and of the sampling
-    tasks: str = '',        # your own tasks in place of env: a file with lines of JSON
-    reward: str = '',       # of these: exact, number, contains, or package.module:function
-    temperature: float = 1.,  # 0: the most likely token each time
-    format: str = 'plain',  # how the policy acts: plain, thinking or calls
-    isolate: store_true = False,  # the environment in a process of its own, which may hang or die
+    seed: int = 0,                 # of the task and of the sampling
+    tasks: str = '',               # your own tasks in place of env: a file with lines of JSON
+    reward: str = '',              # of these: exact, number, contains, or package.module:function
+    temperature: float = 1.,       # 0: the most likely token each time
+    format: str = 'plain',         # how the policy acts: plain, thinking or calls
+    isolate: store_true = False,   # the environment in a process of its own, which may hang or die
     # seconds that a call of an isolated environment may take (10); given, the environment is isolated
     limit: float = 0.,
 ):
@@ -465,7 +469,8 @@ def recipes():
     for name, make in known.items(): print(f'{name:12} {_summary(make)}')
     print('your own: --recipe package.module:function')
 
-def runs(folder: str = _HOME['runs']):  # where the runs are
+def runs(folder: str = _HOME['runs'],  # where the runs are
+):
     "List the runs in a folder."
     from agentlab.train import Run
     if Path(folder).is_file():
@@ -483,7 +488,8 @@ def _run_line(path, run)->str:
     return (f"{path}  {facts['recipe']['name']} on {facts['env']['env'].split(':')[1]}  "
             f"{len(rows)}/{facts['recipe']['steps']} updates  {last}")
 
-def clean(yes: store_true = False):  # remove, do not only list
+def clean(yes: store_true = False,  # remove, do not only list
+):
     "List the cached policies and their size; with --yes remove them. Runs are never touched."
     from agentlab.policy.tiny import cache_folder
     found = sorted(p for p in cache_folder().glob('*')) if cache_folder().exists() else []
@@ -495,7 +501,8 @@ def clean(yes: store_true = False):  # remove, do not only list
           + ('' if yes or not found else '; agentlab clean --yes removes them'))
 
 def tiny(env: str = _HOME['env'],  # environment to warm-start on
-    out: str = ''):  # folder to put it into (default: the cache)
+    out: str = '',  # folder to put it into (default: the cache)
+):
     "Make the warm-started tiny policy of an environment: the one that the package ships was made by this command."
     from agentlab.env import load_env
     from agentlab.policy import tiny_policy
@@ -509,7 +516,8 @@ COMMANDS = dict(demo=demo, train=train, prime=prime, play=play, report=report, v
 # name: (its function, imported when it is asked for; what it does)
 ELSEWHERE = packaged_json('commands.json')
 
-def verl_check(out: str = ''):  # folder to keep the result in
+def verl_check(out: str = '',  # folder to keep the result in
+):
     """Prove on a local Ray cluster that verl's workers see agentlab's estimators and losses, and compute the same
     numbers."""
     from agentlab.interop.verl import verl_check as check

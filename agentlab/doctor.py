@@ -53,9 +53,10 @@ def examined(requirements: list,  # packaging's
         found[str(r)] = Finding(r, 'ok' if fits else 'outside' if now else 'missing', now)
     return list(found.values())
 
-def fix_command(findings: list[Finding], uv: str|None = None,  # the program; None: the one on the PATH
+def fix_command(findings: list[Finding],
+    uv: str|None = None,    # the program; None: the one on the PATH
     pip: bool|None = None,  # whether this Python has pip; None: look
-)->str:  # '' where nothing is wrong
+)->str:                     # '' where nothing is wrong
     "The one command that brings what is missing or outside its bounds."
     wanted = [f.requirement for f in findings if f.state != 'ok']
     if not wanted: return ''
@@ -154,7 +155,8 @@ def _folder()->Path:
     return Path(agentlab.__file__).resolve().parent
 
 def doctor(fix: store_true = False,  # print the one command that helps, and nothing else
-    extra: str = ''):  # an extra that you want: what it brings is needed, too
+    extra: str = '',  # an extra that you want: what it brings is needed, too
+):
     "Say what is installed, what is missing or out of bounds, what this machine offers, and the command that helps."
     from agentlab.cli import _plain
     try: ours = importlib.metadata.distribution(OURS)

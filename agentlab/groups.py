@@ -93,10 +93,8 @@ def group_mean(x, by=None, unit=None)->Tensor:  # (length,) float64; x, by, unit
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_mean(score, owner, n), ids), x)
 
-def group_std(x, by=None, ddof:int=1,  # the sum of squares is divided by n-ddof: 1 for the sample, 0 for the population
-    unit=None,  # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:      # (length,) float64
-    "Standard deviation over the element's group; NaN where n <= ddof."
+def group_std(x, by=None, ddof:int=1, unit=None)->Tensor:  # (length,) float64; as for `group_count`
+    "Standard deviation over the element's group, the sum of squares over n-ddof; NaN where n <= ddof."
     score, owner, ids, n = _counted(x, by, unit)
     return _home(_read(_std(score, owner, n, ddof), ids), x)
 
@@ -191,8 +189,7 @@ def leave_one_out(x, by=None, singleton:str='raw',  # a group of one: 'raw' keep
     equal = _read(_constant(wide, ids, n), ids) & ~lone
     return _home(torch.where(equal | wide.isnan(), 0, result), x)
 
-def rank(x, by=None,  # (length,) integer keys; None: one group
-)->Tensor:            # (length,) float64: 0 is the worst; ties share the smaller rank; NaN without a score
+def rank(x, by=None)->Tensor:  # (length,) float64: 0 is the worst; ties share the smaller rank; NaN without a score
     "How many scores of the element's group are strictly smaller."
     wide = _wide(x)
     ids = _dense(_key(by, wide))

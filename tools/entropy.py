@@ -108,7 +108,7 @@ def main() -> int:
     from agentlab.bench import keep
     asked = arguments(__doc__, ENVS, RECIPES, 'entropy', tokens=(40_000, 'sampled tokens of a run'))
     found = record(asked)
-    keep(found, asked.out, 'entropy')
+    keep(found, asked.out, 'entropy', packed=True)
     keep_picture(draw(found), asked.out/'entropy.png')
     say(found, lambda cell: f", entropy at the end {cell['entropy_last']['mean']:.2f}, {cell['updates']:.0f} updates")
     return 0

@@ -1,9 +1,8 @@
 """Record how well judges agree with the truth, on questions whose answer is known: `python tools/judges.py`.
 
-A row is a judge and a kind of question; it stands in assets/results/judges.json as soon as it is made, and is not made
+A row is a judge and a kind of question; it stands in assets/results/judges.json.xz once it is made, and is not made
 again. Every row has five draws of the same size, half of them true, and the 95 % t interval over these draws; a judge
 is trained once. SmolLM2-135M-Instruct with OMP_NUM_THREADS=1; `make results` makes what is missing."""
-import json
 import random
 import time
 from functools import cache
@@ -150,9 +149,8 @@ def pair_row():
 
 
 def main():
-    from agentlab.bench import circumstances, keep
-    path = OUT/'judges.json'
-    rows = json.loads(path.read_text(encoding='utf-8'))['rows'] if path.exists() else []
+    from agentlab.bench import circumstances, keep, kept
+    rows = kept(OUT, 'judges').get('rows', [])
     made = {(one['judge'], one['kind']) for one in rows}
     for judge, kind in [*product(JUDGES, KINDS), ('pairs', 'word')]:
         if (judge, kind) in made: continue
@@ -160,13 +158,14 @@ def main():
         print(rows[-1], flush=True)
         keep(circumstances('python tools/judges.py') | dict(
             model='SmolLM2-135M', draws=DRAWS, size=SIZE, labels=LABELS, shots=SHOTS, primed=PRIMED, trained=TRAINED,
-            attack=ATTACK, rows=rows), OUT, 'judges')
+            attack=ATTACK, rows=rows), OUT, 'judges', packed=True)
 
 
 def shown(measure='auc'):
     "What is recorded: a row a judge, a column a kind of question."
     import pandas as pd
-    record = json.loads((OUT/'judges.json').read_text(encoding='utf-8'))
+    from agentlab.bench import kept
+    record = kept(OUT, 'judges')
     rows = [one for one in record['rows'] if one['judge'] != 'pairs']
     text = lambda x: f"{x['mean']:.2f} [{x['low']:.2f}, {x['high']:.2f}]" if isinstance(x, dict) else f'{x:+.2f}'
     frame = pd.DataFrame([dict(judge=one['judge'], kind=one['kind'], x=text(one[measure])) for one in rows])

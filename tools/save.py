@@ -8,6 +8,7 @@ Pictures are kept with a palette of their own, which takes a sixth of the space;
 PNG files too, and takes its time: six seconds a picture for another fortieth.
 """
 import json
+import math
 import re
 import sys
 from argparse import ArgumentParser
@@ -25,7 +26,7 @@ COLORS = 128  # of the first palette; without dithering, so that lines and lette
 # shares are the edges of letters and lines
 KEPT = (.01, 3), (.0025, 6), (.002, 20), (0, 60)
 HALF = 16     # so few colors take half a byte
-GENTLE = 5    # fewer, while a pixel moves by no more: squared distance, mean of the picture; shades of tiles move more
+GENTLE, NEAR = 5, 24  # fewer, while a pixel moves by no more (squared, mean of the picture), and only to a near color
 
 
 def smaller(png: bytes, patient: bool = False) -> bytes:
@@ -72,11 +73,13 @@ def fewer_colors(picture) -> tuple:
 
 def halved(counts: dict) -> list:
     "Of colors and how often they occur, those that stay where the least is lost: near ones and rare ones go first."
-    left = dict(counts)
-    while len(left) > 2:
-        lost, rare, other = min((dist(seen(a), seen(b))**2*min(left[a], left[b]), *sorted((a, b), key=left.get))
-                                for a in left for b in left if a < b)
-        if len(left) <= HALF and lost > GENTLE*sum(left.values()): break
+    left, far = dict(counts), lambda a, b: dist(seen(a), seen(b))
+    while True:
+        most = math.inf if len(left) > HALF else NEAR
+        pairs = [(far(a, b)**2*min(left[a], left[b]), *sorted((a, b), key=left.get))
+                 for a in left for b in left if a < b and far(a, b) <= most]
+        lost, rare, other = min(pairs, default=(math.inf, None, None))
+        if lost > (GENTLE*sum(left.values()) if len(left) <= HALF else sys.float_info.max): break
         left[other] += left.pop(rare)
     return list(left)
 

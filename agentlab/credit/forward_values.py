@@ -34,11 +34,10 @@ def mean_logp(logits:Tensor,  # (tokens, vocabulary)
     "Mean of the log-probabilities of all words."
     return torch.log_softmax(logits/temperature, -1).mean(-1)
 
-def rover(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    b:Batch,            # tokens need `old_logp`, and `mean_logp` of the same policy
-    target:Tensor, now:Tensor,  # (action tokens,) centred reward; `mean_logp` of the policy in training
-    share:float=1.,     # of the next value; 0: without it
-)->Tensor:              # (action tokens,) loss
+def rover(logp:Tensor, b:Batch,  # tokens need `old_logp`, and `mean_logp` of the same policy
+    target:Tensor, now:Tensor,   # (action tokens,) centred reward; `mean_logp` of the policy in training
+    share:float=1.,              # of the next value; 0: without it
+)->Tensor:                       # (action tokens,) loss
     "(log-ratio - reward - the next token's mean log-ratio of all words)^2 (ROVER, arXiv 2509.24981)."
     risen = now.detach().double() - b.action('mean_logp').double()
     ahead = shift(risen, b.turns.episode[b.action_turn], k=-1)

@@ -27,11 +27,10 @@ def _counted(batch):
     "(action tokens,) float64 entropy of tokens in the loss; NaN for the others."
     return torch.where(batch.action('weight') > 0, token_entropy(batch), math.nan)
 
-def aepo_advantage(batch:Batch,  # tokens need `entropy`
-    advantage:Tensor,      # (action tokens,)
-    coefficient:float=.2,  # c: what one standard deviation of entropy is worth
-    faithful:bool=False,   # True, as released: silent without entropies, NaN for a single token, signs may flip
-)->Tensor:                 # (action tokens,)
+def aepo_advantage(batch:Batch,              # tokens need `entropy`
+    advantage:Tensor, coefficient:float=.2,  # c: what one standard deviation of entropy is worth
+    faithful:bool=False,  # True, as released: silent without entropies, NaN for a single token, signs may flip
+)->Tensor:                                   # (action tokens,)
     """Advantage times 1 + c*(z-score of entropy), scope: the batch (AEPO, Dong et al. 2025, its entropy-aware
     advantage)."""
     advantage = _checked(batch, advantage)
@@ -55,10 +54,9 @@ def entropy_threshold(batch:Batch,  # tokens need `entropy`
     low = math.floor(place)
     return float(ordered[low].lerp(ordered[min(low+1, len(ordered)-1)], place-low))
 
-def high_entropy_tokens(batch:Batch,  # tokens need `entropy`
-    advantage:Tensor,  # (action tokens,)
-    share:float=.2,    # rho: share of tokens to keep
-)->Tensor:             # (action tokens,); 0 at dropped tokens
+def high_entropy_tokens(batch:Batch,   # tokens need `entropy`
+    advantage:Tensor, share:float=.2,  # rho: share of tokens to keep
+)->Tensor:                             # (action tokens,); 0 at dropped tokens
     "Advantage of the tokens of highest entropy, scope: the batch (Wang et al. 2025, the 80/20 rule, as in TRL)."
     return torch.where(_counted(batch) >= entropy_threshold(batch, share), _checked(batch, advantage), 0)
 
@@ -68,10 +66,9 @@ def forking_tokens_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, shape=high_entropy_tokens, objective_args=dict(low=.2, high=.28))
 
-def high_entropy_steps(batch:Batch,  # tokens need `entropy`
-    advantage:Tensor,  # (action tokens,)
-    share:float=.8,    # of turns to keep
-)->Tensor:             # (action tokens,); 0 in dropped turns
+def high_entropy_steps(batch:Batch,    # tokens need `entropy`
+    advantage:Tensor, share:float=.8,  # of turns to keep
+)->Tensor:                             # (action tokens,); 0 in dropped turns
     "Advantage of the turns of highest mean entropy, scope: the batch (in the spirit of DART, Li et al. 2025)."
     if not 0 < share <= 1:
         raise ValueError(f'share={share}: it is the share of turns to keep; use a number above 0, at most 1')
@@ -154,9 +151,8 @@ class OutcomeHistory:
     def tensors(self)->dict: return dict(tasks=self.tasks, visits=self.visits)
     def restore(self, tensors:dict): self.tasks, self.visits, self.fresh = tensors['tasks'], tensors['visits'], None
 
-def spread_weighted(batch:Batch, advantage:Tensor,  # (action tokens,)
-    eps:float=1e-6,  # added to the largest deviation
-)->Tensor:           # (action tokens,)
+def spread_weighted(batch:Batch, advantage:Tensor, eps:float=1e-6,  # added to the largest deviation
+)->Tensor:  # (action tokens,)
     """Advantage times the deviation of the group's outcomes over the largest one, scope: the groups of the batch
     (RAGEN)."""
     e = batch.episodes

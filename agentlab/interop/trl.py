@@ -28,11 +28,10 @@ __all__ = ['LOSSES', 'NEUTRAL', 'KNOWN', 'STATE', 'hand_over', 'of_trl', 'as_cli
            'companion', 'AgentTrainer', 'trainer_class']
 
 # %% ../../nbs/interop/00_trl.ipynb #648
-def hand_over(batch: Batch,  # tokens need old_logp, and ref_logp where there is a KL
-    advantage: Tensor,  # (action tokens,)
-    weight: Tensor,     # (action tokens,) what each counts in the loss; 0: not at all
-    rows: Tensor,       # numbers of the rows to take, each with an action token
-    count: int|None = None,  # rows of the tensors: those beyond `rows` are empty; None: no empty ones
+def hand_over(batch: Batch,              # tokens need old_logp, and ref_logp where there is a KL
+    advantage: Tensor, weight: Tensor,   # (action tokens,) what each counts in the loss; 0: not at all
+    rows: Tensor,                        # numbers of the rows to take, each with an action token
+    count: int|None = None,              # rows of the tensors: those beyond `rows` are empty; None: no empty ones
     pad_id: int = 0, multiple: int = 1,  # the width of the completions is a multiple of it
 )->dict:  # (count, width) tensors by TRL's names; values at context tokens are 0, ref_per_token_logps -1e4
     "Some rows of a batch as GRPOTrainer's loss reads them."

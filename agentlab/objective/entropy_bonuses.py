@@ -13,14 +13,12 @@ from ..episodes import Batch, check_flat, need
 from .policy_loss import clip
 from ..recipe import recipe
 
-def entropy_bonus(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp, and entropy_coef where no coefficient is given
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # (action tokens,) nats, under the policy in training, with gradient
-    coefficient:float=None,  # alpha; None: the column entropy_coef of the tokens (AdaptiveCoefficient)
-    objective=clip,       # the loss that the bonus is added to
-    **objective_args,     # its arguments, such as low and high
-)->Tensor:                # (action tokens,) loss
+def entropy_bonus(logp:Tensor, batch:Batch,  # tokens need old_logp, and entropy_coef where no coefficient is given
+    advantage:Tensor, entropy:Tensor=None,   # (action tokens,) nats, under the policy in training, with gradient
+    coefficient:float=None,                  # alpha; None: the column entropy_coef of the tokens (AdaptiveCoefficient)
+    objective=clip,                          # the loss that the bonus is added to
+    **objective_args,                        # its arguments, such as low and high
+)->Tensor:                                   # (action tokens,) loss
     "An objective minus alpha times the entropy of each token (Williams and Peng, 1991; scope: the token)."
     entropy = _open(entropy, logp, 'entropy_bonus')
     if coefficient is None:

@@ -84,13 +84,12 @@ def episode_logp(b:Batch, logp:Tensor,  # (action tokens,) log-probabilities
     total = logp.new_zeros(len(b)).index_add(0, episode, torch.where(counts, logp, 0))
     return total/torch.bincount(episode[counts], minlength=len(b)).clamp(min=1) if mean else total
 
-def sppo(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    b:Batch,           # tokens need prev_logp: under the policy that sampled the episodes
-    pairs:Table,       # winner, loser: numbers of episodes, as `best_and_worst` gives them
-    win_rate:Tensor,   # (episodes,) `win_rates(b, prefer, include_self=True)`
-    beta:float=.01,    # how much a win rate of 1/2+beta is worth, in nats: 1
-    mean:bool=False,   # True: an episode's log-probability is the mean over its tokens; False: the sum
-)->Tensor:             # (pairs,) loss
+def sppo(logp:Tensor, b:Batch,  # tokens need prev_logp: under the policy that sampled the episodes
+    pairs:Table,                # winner, loser: numbers of episodes, as `best_and_worst` gives them
+    win_rate:Tensor,            # (episodes,) `win_rates(b, prefer, include_self=True)`
+    beta:float=.01,             # how much a win rate of 1/2+beta is worth, in nats: 1
+    mean:bool=False,            # True: an episode's log-probability is the mean over its tokens; False: the sum
+)->Tensor:                      # (pairs,) loss
     "Squared distance of both log-ratios to the scaled win rates (SPPO, Wu et al. 2024)."
     if not beta > 0: raise ValueError(f'beta={beta}: it divides the win rates and must be above 0; the release has .01')
     ratio = episode_logp(b, logp - _anchor(b, 'prev_logp', 'sppo'), mean)

@@ -61,10 +61,10 @@ def _head(run, repo, base, license, tests)->str:
     return head.to_yaml()
 
 def model_card(run,  # Run, or its folder
-    repo:str,        # owner/name
-    base:str='',     # the model that was trained, owner/name; empty: what the run says
-    license:str='',  # of the base, such as apache-2.0; empty: none is named
-)->str:              # Markdown with a head of YAML
+    repo:str,       # owner/name
+    base:str='',    # the model that was trained, owner/name; empty: what the run says
+    license:str='', # of the base, such as apache-2.0; empty: none is named
+)->str:             # Markdown with a head of YAML
     "What was trained, how, what was measured and what was not. Raises ValueError for a name that is none."
     from jinja2 import Environment, StrictUndefined
     if not _name.fullmatch(repo): raise ValueError(f'repo={repo!r}: give owner/name')
@@ -100,7 +100,8 @@ def _staged(run, folder, card, base, traces):
 
 def push_to_hub(run,    # Run, or its folder
     repo:str,           # owner/name
-    private:bool=True, base:str='', license:str='',  # as for `model_card`
+    private:bool=True,
+    base:str='', license:str='',  # as for `model_card`
     traces:bool=False,  # send episodes, tests and rows too: all that the model and the environment said
     api=None,           # huggingface_hub.HfApi; None: one with your own login
 )->str:                 # where it is
@@ -118,12 +119,14 @@ def push_to_hub(run,    # Run, or its folder
         api.upload_folder(repo_id=repo, folder_path=folder, commit_message='A policy trained with agentlab')
     return str(made)
 
-def push(run: str, repo: str,  # owner/name
-    public: store_true = False,  # a repository that everybody sees; without it, a private one
+def push(run: str,      # run folder
+    repo: str,          # owner/name
+    public: store_true = False,     # a repository that everybody sees; without it, a private one
     card_only: store_true = False,  # write RUN/README.md, and send nothing
     base: str = '',     # the model that was trained, owner/name; default: what the run says
     license: str = '',  # of the base, such as apache-2.0
-    traces: store_true = False):  # send episodes, tests and rows too: all that was said
+    traces: store_true = False,     # send episodes, tests and rows too: all that was said
+):
     "Put a trained policy on the hub, with a card made from its run; --card-only writes the card and sends nothing."
     if not card_only:
         print(f'uploaded: {push_to_hub(run, repo, not public, base, license, traces)}')

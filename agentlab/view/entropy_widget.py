@@ -155,11 +155,10 @@ class Effect:
         kind, share = self.kind[i], self.share[i]
         return f'×{share:.2f}' if kind == 'scaled' else f'⇄{-share:.2f}' if kind == 'reversed' else KINDS[kind]
 
-def effects(controllers:dict,  # name -> objective
-    now:Present,      # from `present`
-    advantage,        # (action tokens,)
-    reference=plain,  # objective that they are compared with
-)->dict:              # name -> Effect
+def effects(controllers:dict,    # name -> objective
+    now:Present,                 # from `present`
+    advantage, reference=plain,  # objective that they are compared with
+)->dict:                         # name -> Effect
     "What every controller does to every token. One that lacks a column has a `problem` instead."
     counts = (now.batch.action('weight') > 0).cpu().numpy()
     base = pull(reference, now.logp, now.batch, advantage, now.entropy)[0].cpu().numpy()
