@@ -35,8 +35,8 @@ def scored(design: dict, seed: int) -> tuple[float, float]:
 
 def scores() -> dict:
     "{design: score} of the table; a design is a tuple of a part of every slot."
-    import json
-    record = json.loads((OUT/'designs.json').read_text(encoding='utf-8'))
+    from agentlab.bench import kept
+    record = kept(OUT, 'designs')
     return {design: won - record['price']*steps for design, won, steps
             in zip(product(*record['slots'].values()), record['won'], record['steps'])}
 

@@ -75,11 +75,11 @@ def halved(counts: dict) -> list:
     "Of colors and how often they occur, those that stay where the least is lost: near ones and rare ones go first."
     left, far = dict(counts), lambda a, b: dist(seen(a), seen(b))
     while True:
-        most = math.inf if len(left) > HALF else NEAR
+        many = len(left) > HALF
         pairs = [(far(a, b)**2*min(left[a], left[b]), *sorted((a, b), key=left.get))
-                 for a in left for b in left if a < b and far(a, b) <= most]
+                 for a in left for b in left if a < b and (many or far(a, b) <= NEAR)]
         lost, rare, other = min(pairs, default=(math.inf, None, None))
-        if lost > (GENTLE*sum(left.values()) if len(left) <= HALF else sys.float_info.max): break
+        if not many and lost > GENTLE*sum(left.values()): break
         left[other] += left.pop(rare)
     return list(left)
 

@@ -160,8 +160,8 @@ def version_of(python: Path) -> str:
 
 
 def known(name: str) -> dict:
-    path = OUT/f'{name}.json'
-    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    from agentlab.bench import kept
+    return kept(OUT, name)
 
 
 def main() -> int:

@@ -73,13 +73,10 @@ def values(data: Data, seed: int, chunk: int):
     return made
 
 
-def explained(data: Data, seed: int, chunk: int) -> dict:
-    "How much of the discounted returns of the stored games the Q of what was said explains, and the V of the state."
+def explained(policy, heads, b) -> dict:
+    "How much of the discounted returns of games the Q of what was said explains, and the V of the state."
     from agentlab.groups import recur
-    from agentlab.replay import Stored
     from agentlab.replay.utterance_critic import utterance_features
-    policy, games = stored(data, seed)
-    b, heads = Stored(games).batch(), values(data, seed, chunk).heads
     returns = recur(b.turns.reward, VALUES['gamma'], b.turns.episode)
     features = utterance_features(policy, b)
     share = lambda value: 1 - (returns - value.detach().mean(1)).var().item()/returns.var().item()
@@ -120,7 +117,7 @@ def row_of(arm: str, seed: int, data: Data, ns: dict) -> dict:
         env, (policy, games), known = data.made(), stored(data, seed), {}
         if arm in ns:
             n, chunk = ns[arm]
-            known = explained(data, seed, chunk)
+            known = explained(policy, values(data, seed, chunk).heads, Stored(games).batch())
             recipe = recipes.digi_q(rollout=Stored(games), seed=seed, **RUN, **data.limits,
                                     replay=partial(best_of, one=values(data, seed, chunk), n=n))
         else: recipe = imitated(data, seed, arm)

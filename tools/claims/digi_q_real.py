@@ -3,27 +3,19 @@ has read much and no house, and in those of a tiny policy that has seen demonstr
 on both. A player who errs half of the time makes the games. What is measured is told of games that no head has seen."""
 import random
 
+from _values import KEYDOOR, explained
 from claims import Claim
 
-GAMES, UNSEEN = 120, 60
+GAMES, UNSEEN, ERRS = 120, 60, .5
 VALUES = dict(epochs=60, piece=64, lr=2e-3, gamma=.95, tau=.5)
-START = dict(steps=200, pool=2048, noise=.25)
-ERRS, LIMITS = .5, dict(max_turns=8, max_tokens=8)
-
-
-def houses():
-    from agentlab.env import KeyDoor
-    return KeyDoor(size=3, closed=0, horizon=8)
 
 
 def reader(arm: str, seed: int):
     "The policy whose last layer is read."
     from agentlab.policy import pretrained, tiny_policy
     if arm == 'smollm2': return pretrained('smollm2', source='package')
-    if arm == 'tiny': return tiny_policy(houses(), seed=seed, progress=False, **START)
-    from agentlab.policy import Policy, tiny_model, word_tokenizer
-    tokenizer = word_tokenizer(houses().vocabulary())
-    return Policy(tiny_model(len(tokenizer), 512, seed=seed), tokenizer)
+    how = dict(warm=False) if arm == 'untrained tiny' else KEYDOOR.start
+    return tiny_policy(KEYDOOR.made(), seed=seed, progress=False, **how)
 
 
 def played(policy, numbers: list[int]) -> list:
@@ -31,22 +23,18 @@ def played(policy, numbers: list[int]) -> list:
     from agentlab.rollout import Scripted, play
     draws = {number: random.Random(number) for number in numbers}
     scripted = Scripted(policy, lambda game: game.env.expert(ERRS, draws[game.group]))
-    return play(policy, houses(), numbers, groups=numbers, sampler=scripted, on_reset=scripted.begin, **LIMITS)
+    return play(policy, KEYDOOR.made(), numbers, groups=numbers, sampler=scripted, on_reset=scripted.begin,
+                **KEYDOOR.limits)
 
 
 def row(arm: str, seed: int) -> dict:
-    from agentlab.groups import recur
     from agentlab.replay import BestOfN, Stored
-    from agentlab.replay.utterance_critic import utterance_features
     policy, first = reader(arm, seed), 10_000*seed
     fitted = BestOfN(policy, seed, stored=Stored(played(policy, list(range(first, first + GAMES)))), **VALUES)
     fitted.fit()
     unseen = Stored(played(policy, list(range(first + GAMES, first + GAMES + UNSEEN)))).batch()
-    features = utterance_features(policy, unseen)
-    returns = recur(unseen.turns.reward, VALUES['gamma'], unseen.turns.episode)
-    share = lambda value: round(1 - (returns - value.detach().mean(1)).var().item()/returns.var().item(), 4)
-    return dict(q_explains=share(fitted.heads.q(*features)), v_explains=share(fitted.heads.v(features[0])),
-                won=round(unseen.episodes.success.double().mean().item(), 4), width=features[0].shape[1])
+    return explained(policy, fitted.heads, unseen) | dict(
+        won=round(unseen.episodes.success.double().mean().item(), 4), width=policy.model.config.hidden_size)
 
 
 CLAIM = Claim(
@@ -55,4 +43,4 @@ CLAIM = Claim(
     row=row, arms=('smollm2', 'tiny', 'untrained tiny'), control='tiny', measure='q_explains', margin=.05,
     model='SmolLM2-135M', seeds=(0, 1, 2), budget=f'the same {GAMES} games to learn from, {UNSEEN} others to be asked',
     world='KeyDoor of nine rooms, doors open, 8 turns; a player who errs half of the time',
-    settings=dict(values=VALUES, start=START, errs=ERRS, limits=LIMITS, games=GAMES, unseen=UNSEEN))
+    settings=dict(values=VALUES, start=KEYDOOR.start, errs=ERRS, limits=KEYDOOR.limits, games=GAMES, unseen=UNSEEN))
