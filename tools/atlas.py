@@ -154,8 +154,8 @@ def seeds_in(part) -> int:
 def record_faults(key: str, said: str) -> list[str]:
     "What is missing for a record to count as measured."
     name, _, places = said.partition('#')
-    from agentlab.bench import kept
-    try: record = kept((ROOT/name).parent, Path(name).name.partition('.')[0])
+    from claims import record_of
+    try: record = record_of(Path(name).name.partition('.')[0], (ROOT/name).parent)
     except ValueError: record = {}
     if not record: return [f'{name}: no such record']
     try:

@@ -68,10 +68,19 @@ def verdict(rows: list[dict], claim: dict, least: int = 5) -> dict:
     return dict(verdict=word, seeds=len(found), difference={name: ends[name] for name in ('mean', 'low', 'high')})
 
 
+def tabled(rows: list[dict]) -> dict:
+    "Rows as a record keeps them: the names of their values once, where all rows have the same."
+    names = list(rows[0])
+    if any(list(row) != names for row in rows): return dict(rows=rows)
+    return dict(columns=names, rows=[list(row.values()) for row in rows])
+
+
 def record_of(key: str, folder: Path = OUT) -> dict:
-    "What is recorded of a claim; empty where nothing is."
+    "What is recorded of a claim, a dict for every row; empty where nothing is."
     from agentlab.bench import kept
-    return kept(folder, key)
+    record = kept(folder, key)
+    names = record.pop('columns', None)
+    return record | dict(rows=[dict(zip(names, row)) for row in record['rows']]) if names else record
 
 
 def known(claim: Claim, folder: Path = OUT) -> list[dict]:
@@ -91,9 +100,9 @@ def written(claim: Claim, rows: list[dict], folder: Path = OUT) -> dict:
     order = {arm: at for at, arm in enumerate(claim.arms)}
     rows = sorted(rows, key=lambda row: (row['seed'], order[row['arm']]))
     record = (circumstances(f'python tools/claims.py {claim.key}') | claim.facts() | verdict(rows, claim.facts())
-              | dict(rows=rows))
+              | tabled(rows))
     keep(record, folder, claim.key, packed=len(json.dumps(rows)) > PACKED)
-    return record
+    return record | dict(rows=rows)
 
 
 def play(claim: Claim, arms, seeds, folder: Path = OUT) -> dict:
