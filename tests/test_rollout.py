@@ -272,7 +272,8 @@ def nothing_left():
     gc.collect()
     before = family()
     yield
-    assert family() == before
+    children, threads = family()
+    assert children <= before[0] and threads <= before[1]  # what an earlier test left may end meanwhile
 
 def test_nothing_outlives_play():
     env = Isolated(KeyDoor(), limit=20.)
