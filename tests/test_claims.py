@@ -74,3 +74,14 @@ def test_every_claim_of_the_repository_is_whole():
 def test_rows_that_differ_in_their_values_are_kept_as_they_are():
     rows = [dict(arm='a', seed=0, won=1.), dict(arm='b', seed=0, won=0., rate=.1)]
     assert claims.tabled(rows) == dict(rows=rows)
+
+
+def test_rows_of_another_order_are_a_table_too():
+    rows = [dict(arm='a', seed=0, won=1.), dict(won=0., arm='b', seed=0)]
+    assert claims.tabled(rows) == dict(columns=['arm', 'seed', 'won'], rows=[['a', 0, 1.], ['b', 0, 0.]])
+
+
+def test_what_an_arm_found_is_in_the_order_of_its_seeds():
+    rows = claims.record_of('archer')['rows']
+    assert claims.measured('archer', 'ppo', 'seed') == [0, 1, 2, 3, 4]
+    assert claims.measured('archer', 'ppo', 'area') == [one['area'] for one in rows if one['arm'] == 'ppo']

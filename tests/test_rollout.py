@@ -265,15 +265,14 @@ def stuck():
             return 'speak', .5, False, {}
     return Stuck()
 
-def family(): return set(psutil.Process().children(recursive=True)), threading.active_count()
+def family(): return set(psutil.Process().children(recursive=True)), set(threading.enumerate())
 
 @contextlib.contextmanager
 def nothing_left():
     gc.collect()
     before = family()
     yield
-    children, threads = family()
-    assert children <= before[0] and threads <= before[1]  # what an earlier test left may end meanwhile
+    for now, then in zip(family(), before): assert not now - then  # what an earlier test left may end meanwhile
 
 def test_nothing_outlives_play():
     env = Isolated(KeyDoor(), limit=20.)

@@ -70,9 +70,9 @@ def verdict(rows: list[dict], claim: dict, least: int = 5) -> dict:
 
 def tabled(rows: list[dict]) -> dict:
     "Rows as a record keeps them: the names of their values once, where all rows have the same."
-    names = list(rows[0])
-    if any(list(row) != names for row in rows): return dict(rows=rows)
-    return dict(columns=names, rows=[list(row.values()) for row in rows])
+    names = rows[0].keys()
+    if any(row.keys() != names for row in rows): return dict(rows=rows)
+    return dict(columns=list(names), rows=[[row[name] for name in names] for row in rows])
 
 
 def record_of(key: str, folder: Path = OUT) -> dict:
@@ -81,6 +81,11 @@ def record_of(key: str, folder: Path = OUT) -> dict:
     record = kept(folder, key)
     names = record.pop('columns', None)
     return record | dict(rows=[dict(zip(names, row)) for row in record['rows']]) if names else record
+
+
+def measured(key: str, arm: str, what: str) -> list:
+    "What every recorded seed of an arm has of it, in the order of the seeds."
+    return [row[what] for row in record_of(key)['rows'] if row['arm'] == arm]
 
 
 def known(claim: Claim, folder: Path = OUT) -> list[dict]:

@@ -13,6 +13,7 @@ from _runs import learned
 GAMES, VALUES = 4000, dict(epochs=40, piece=1024, lr=2e-3, gamma=.95, tau=.5)
 RUN = dict(steps=40, groups=8, group_size=1, lr=1e-3, test_tasks=0)
 BETA, MOST = .2, 20.
+HOUSES = dict(size=3, closed=0, horizon=8)
 
 
 @dataclass(frozen=True, eq=False)  # a key of caches
@@ -30,7 +31,7 @@ class Data:
 
 def houses():
     from agentlab.env import KeyDoor
-    return KeyDoor(size=3, closed=0, horizon=8)
+    return KeyDoor(**HOUSES)
 
 
 def hops():

@@ -5,14 +5,11 @@ The rate of the policy under ArCHer, and that its critic warms up for four updat
 over the run .20 with 1e-4, .17 with 3e-4, .27 with 1e-4 and the longer warm-up, .28 with 60 passes on 256 games. PPO
 and GRPO have the rate of the other claims of this world, with which PPO wins .72 at the end on that seed."""
 from functools import partial
-from statistics import mean
 
-from _attempts import compared, share_won
+from _critics import RUN, WHERE, watched
+from _values import HOUSES, KEYDOOR
 from claims import Claim
 
-START = dict(steps=200, pool=2048, noise=.25)
-RUN = dict(steps=24, groups=8, group_size=8, max_turns=8, max_tokens=8, test_tasks=0)
-WORLD = dict(size=3, closed=0, horizon=8)
 CRITIC = dict(lr=1e-3, passes=20, past=128, max_tokens=8)
 RATES, WARMUP = dict(archer=1e-4, others=1e-3), 4
 
@@ -26,19 +23,12 @@ def recipe_of(arm: str, seed: int):
                           critic=partial(ArcherCritic, keep=keep, **CRITIC))
 
 
-def row(arm: str, seed: int) -> dict:
-    from agentlab.env import KeyDoor
-    env = KeyDoor(**WORLD)
-    after, before, rows = compared(env, env, env, recipe_of(arm, seed), seed, START, 80, samples=2, max_tokens=8,
-                                   max_turns=8)
-    known = [one['value_explained'] for one in rows[1:] if one.get('value_explained') is not None]
-    return dict(area=round(mean(one['success'] for one in rows), 5), success=share_won(after),
-                before=share_won(before), explained=round(mean(known), 4) if known else 0.)
+def row(arm: str, seed: int) -> dict: return watched(recipe_of(arm, seed), seed)
 
 
 CLAIM = Claim(
     key='archer', says='With a critic of what was said that learns from old games too, more games of a run are won '
     'than with the critic of PPO.', row=row, arms=('archer', 'ppo', 'grpo', 'archer, new games only'), control='ppo',
     measure='area', margin=.03, budget=f'the same start and {RUN["steps"]} updates of 64 games; those of warming up '
-    'count', world='KeyDoor of nine rooms, doors open, 8 turns; mean success of all games of the run',
-    settings=dict(start=START, run=RUN, world=WORLD, critic=CRITIC, rates=RATES, warmup=WARMUP))
+    'count', world=f'{WHERE}; mean success of all games of the run',
+    settings=dict(start=KEYDOOR.start, run=RUN, world=HOUSES, critic=CRITIC, rates=RATES, warmup=WARMUP))
