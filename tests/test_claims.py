@@ -1,5 +1,4 @@
 "A claim is compared as it was written down before, row by row, and its record says what the rows say."
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent/'tools'))
 import claims
 from claims import FAILS, HOLDS, OPEN, Claim
+
+from agentlab.bench import kept
 
 
 def claim_of(row, **other):
@@ -30,7 +31,7 @@ def test_rows_are_kept_one_by_one_and_made_once(tmp_path):
     assert len(claims.known(claim, tmp_path)) == 5
     claims.play(replace(claim, row=noisy(dict(toy=.5, plain=.5, third=.5))), claim.arms, claim.seeds, tmp_path)
     rows = claims.record_of('toy', tmp_path)['rows']
-    assert json.loads((tmp_path/'toy.json').read_text())['columns'] == list(rows[0])  # named once
+    assert kept(tmp_path, 'toy')['columns'] == list(rows[0])  # named once
     assert [(row['arm'], row['seed']) for row in rows] == [(a, s) for s in range(5) for a in ('toy', 'plain', 'third')]
     assert [row['won'] for row in rows[:5]] == [.5]*5 and all(row['cpu_seconds'] >= 0 for row in rows)
 

@@ -20,6 +20,7 @@ from tokenize import STRING, generate_tokens
 import atlas
 import course
 import readme
+import replication
 from imports import out_of_order
 from notebooks import PLOTLY, ROOT, lessons, notebooks, tidy
 
@@ -292,6 +293,11 @@ def atlas_is_derived() -> list[str]:
     return atlas.faults()
 
 
+def replication_is_derived() -> list[str]:
+    "assets/replication.csv is what the records give."
+    return replication.faults()
+
+
 def tree_is_small() -> list[str]:
     "The files of the repository take less than 15 MB."
     size = sum((ROOT/path).stat().st_size for path in tracked())
@@ -302,7 +308,7 @@ def tree_is_small() -> list[str]:
 CHECKS = [export_is_current, defaults_are_current, readme_is_current, notebooks_are_tidy, notebooks_are_valid,
           cell_ids_are_unique, outputs_are_small, outputs_are_reproducible, no_registry_host, ruff_finds_nothing,
           imports_are_in_order, functions_are_short, lines_are_narrow, methods_stand_in_their_class, no_web_in_strings,
-          links_lead_somewhere, lessons_have_one_form, atlas_is_derived, tree_is_small]
+          links_lead_somewhere, lessons_have_one_form, atlas_is_derived, replication_is_derived, tree_is_small]
 
 
 def main() -> int:

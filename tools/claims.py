@@ -6,8 +6,9 @@
 
 `make results` makes all of them after the other parts. A claim is a file of tools/claims/ that names a `CLAIM`; it
 says what is compared, by which measure and from which margin on before anything is played. A row is an arm and a seed;
-it stands in assets/results/claims/KEY.json as soon as it is made, so that any other call, on another machine too, goes
-on from there. Rows of other settings are never mixed in: the call is refused, and says so.
+it stands in assets/results/claims/KEY.json.xz as soon as it is made, so that any other call, on another machine too,
+goes on from there. Rows of other settings are never mixed in: the call is refused, and says so. What all records say
+together stands, as text, in assets/replication.csv.
 """
 import importlib.util
 import json
@@ -22,7 +23,6 @@ from notebooks import ROOT
 
 FOLDER = Path(__file__).resolve().parent/'claims'
 OUT = ROOT/'assets'/'results'/'claims'
-PACKED = 4000  # characters of rows: longer ones are kept as .json.xz
 HOLDS, FAILS, OPEN = 'holds here', 'does not hold here', 'not decided'
 
 
@@ -94,7 +94,7 @@ def known(claim: Claim, folder: Path = OUT) -> list[dict]:
     if not record: return []
     other = [name for name, fact in claim.facts().items() if record.get(name) != fact]
     if other:
-        raise ValueError(f'{folder/claim.key}.json was made with another {", ".join(other)}: its rows cannot be '
+        raise ValueError(f'{folder/claim.key}.json.xz was made with another {", ".join(other)}: its rows cannot be '
                          f'compared with new ones. Remove the file, or take back the change.')
     return record['rows']
 
@@ -106,7 +106,7 @@ def written(claim: Claim, rows: list[dict], folder: Path = OUT) -> dict:
     rows = sorted(rows, key=lambda row: (row['seed'], order[row['arm']]))
     record = (circumstances(f'python tools/claims.py {claim.key}') | claim.facts() | verdict(rows, claim.facts())
               | tabled(rows))
-    keep(record, folder, claim.key, packed=len(json.dumps(rows)) > PACKED)
+    keep(record, folder, claim.key, packed=True)
     return record | dict(rows=rows)
 
 

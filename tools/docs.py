@@ -23,7 +23,7 @@ from readme import LINK, shown_source
 SITE = ROOT/'build'/'docs'
 FOLDERS = ('env', 'policy', 'rollout', 'reward', 'credit', 'objective', 'entropy', 'replay', 'prompt', 'selfplay',
            'train', 'view', 'bench', 'interop', 'cli')
-PAGES, FILES = ('CHANGELOG.md', 'CONTRIBUTING.md', 'LOG.md'), ('LICENSE', 'CITATION.cff')
+PAGES, FILES = ('CHANGELOG.md', 'CONTRIBUTING.md'), ('LICENSE', 'CITATION.cff')
 SETTINGS = '''
 project, author, html_title = 'agentlab', 'agentlab developers', 'agentlab'
 extensions = ['myst_nb', 'sphinx.ext.mathjax']
