@@ -336,6 +336,7 @@ def test_a_sampler_by_itself_takes_the_model_as_it_is(threads):
 def test_smollm2(smollm2, threads):
     from agentlab.policy import pretrained
     base = pretrained('smollm2', lora=0, source='package', dtype=torch.float32).model.to(torch.bfloat16)
+    if says := why_not(base): pytest.skip(says)
     policy = moved(with_lora(Policy(base, smollm2.tokenizer), r=16), .01)
     batch = ragged(policy, turns=5, rows=4, words=40_000, max_tokens=4)
     assert policy.settle() and [gap(policy, batch, budget) for budget in (64, 4096)] == [0., 0.]

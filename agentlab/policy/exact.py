@@ -132,6 +132,7 @@ def _independent_from(inputs: int, outputs: int, dtype: torch.dtype, added: bool
     company, as far as was tried."""
     draw = torch.Generator().manual_seed(0)
     rows, matrix = (torch.randn(n, inputs, generator=draw) for n in (512, min(outputs, 16384)))
+    rows *= 2.**torch.randint(-8, 9, rows.shape, generator=draw)  # sums of like terms are exact in float32
     one, other = torch.randperm(inputs, generator=draw)[:inputs//2*2].view(2, -1)
     rows[:, other], matrix[:, other] = -rows[:, one], matrix[:, one]
     rows, matrix = rows.to(device, dtype), matrix.to(device, dtype)
@@ -141,7 +142,9 @@ def _independent_from(inputs: int, outputs: int, dtype: torch.dtype, added: bool
                     .addmm_(rows, matrix.t(), alpha=2.))
     whole = multiply(rows, matrix)
     sizes = [*range(2, 33), 40, 48, 64, 65, 100, 200, 333]
-    apart = [n for n in sizes if not torch.equal(multiply(rows[:n], matrix), whole[:n])]
+    tried = min(512, 2**16 // len(matrix))  # few outputs: many rows, or a difference is not met
+    apart = [n for n in sizes if not all(torch.equal(multiply(rows[at:at + n], matrix), whole[at:at + n])
+                                         for at in range(0, max(1, tried - n), n))]
     return max(apart, default=1) + 1
 
 @torch.no_grad()
