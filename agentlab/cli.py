@@ -21,8 +21,7 @@ __all__ = ['COMMANDS', 'ELSEWHERE', 'train', 'report', 'view', 'stop', 'demo', '
 _HOME = defaults()
 
 def _policy(env, model: str = 'tiny', qlora: bool = False, rank: int = -1, template: str = '', seed: int = 0):
-    """The tiny policy of an environment; or a pretrained model: smollm2, one from a folder (a run, or the
-    transformers layout) or from the hub."""
+    "The tiny policy of an environment, or a pretrained model: smollm2, one from a folder or from the hub."
     from agentlab.policy import Policy, pretrained, tiny_policy
     from agentlab.policy.reader import KNOWN, best_device, find_weights
     _check_model(model, rank, template)
@@ -74,8 +73,7 @@ def _about(template: str):
         raise ValueError(f'template={template!r}: {e}') from e
 
 def _all_weights(folder: Path, rank: int)->bool:
-    """Whether all weights of a model in a folder learn: where that was asked for, or it is small and nothing was
-    asked for."""
+    "Whether all weights of a model in a folder learn: as asked, else where it is small."
     from transformers import AutoConfig
     from agentlab.policy.core import find_model, without_code
     from agentlab.policy.reader import parameters_of
@@ -157,8 +155,7 @@ def _fit(policy, world, recipe, out: str, resume: bool, told=None):
     print(f'run: {run.folder}\nnext: agentlab report {run.folder}')
 
 def _chosen(world, recipe: str, given: dict, out: str, resume: bool, **always)->tuple:
-    """The environment, the recipe with what was given, and the run folder; whatever can be refused by these is
-    refused here, before a model is made."""
+    "Environment, recipe and run folder; what these can refuse is refused before a model is made."
     from agentlab.recipe import check_recipe, check_world
     from agentlab.train import load_recipe
     from agentlab.train.runs import check_goes_on
@@ -384,8 +381,7 @@ def prime(env: str = _HOME['env'],  # environment: a known name, or package.modu
     out: str = '',                  # folder of the policy (default: RUNS/primed-ENV, or the next free one)
     format: str = 'plain',          # how it is shown to act: plain or calls (tool calls)
 ):
-    """Show a pretrained model some demonstrated games, by supervised learning, and keep it in a folder that `train
-    --model` goes on from."""
+    "Show a pretrained model demonstrated games (supervised), and keep it for `train --model` to go on from."
     from agentlab.policy import prime as watch
     from agentlab.train import evaluate
     _check_numbers(seed=(seed, 0, 2**63 - 1), steps=(steps, 1, 10**9), episodes=(episodes, 1, 10**6),
@@ -518,8 +514,7 @@ ELSEWHERE = packaged_json('commands.json')
 
 def verl_check(out: str = '',  # folder to keep the result in
 ):
-    """Prove on a local Ray cluster that verl's workers see agentlab's estimators and losses, and compute the same
-    numbers."""
+    "Prove on a local Ray cluster that verl's workers compute agentlab's estimators and losses, to the same numbers."
     from agentlab.interop.verl import verl_check as check
     if check(out or None): raise SystemExit(1)
 

@@ -141,8 +141,7 @@ def need(table: Table,  # table to look into
     return table[column]
 
 def check_flat(**values: Tensor|None):  # arguments by name; None is passed over
-    """Refuse what has not one dimension, of action tokens: torch would stretch a second one to a square, and give
-    numbers."""
+    "Refuse more than one dimension, of action tokens: torch would stretch a second to a square, and give numbers."
     for name, x in values.items():
         if x is None or isinstance(x, Tensor) and x.dim() == 1: continue
         what = f'the shape {tuple(x.shape)}' if isinstance(x, Tensor) else f'the type {type(x).__name__}'
@@ -268,8 +267,7 @@ class Batch(_Replaced):
         # numeric column
         frame,
     )->Batch:  # rows of `turns` are sorted by (episode, t); `turns.frame_row` names the caller's row
-        """A batch from a small table. Raises ValueError for missing columns, repeated turns and episode columns that
-        vary."""
+        "A batch from a small table. ValueError for missing columns, repeated turns, episode columns that vary."
         return Batch(*_tables_of_frame(frame))
     @staticmethod
     def from_episodes(
@@ -451,8 +449,7 @@ def _part_column(turns: list[Turn], is_action: np.ndarray)->Tensor:
     return _column(codes)
 
 def _likeliest_columns(turns: list[Turn], tokens: Table)->dict:
-    """top1_id, top1_logp, top2_id, ... of the token table: -1 and NaN where nothing was recorded; no columns where
-    nothing was recorded at all."""
+    "top1_id, top1_logp, top2_id, ... of the token table: -1 and NaN, or no column, where nothing was recorded."
     width = max((len(top) for t in turns for top in t.top_ids[:1]), default=0)
     is_action, columns = tokens.turn >= 0, {}
     for name, other, kind in (('id', -1, np.int32), ('logp', np.nan, np.float32)) if width else ():
@@ -577,8 +574,7 @@ def _local(batch: Batch, name: str)->tuple[np.ndarray, dict]:
     return cut, columns
 
 def _footer_check(labels: str, names)->str:
-    """By it the labels and the names of the columns are known to be what was written: Parquet has checksums for its
-    pages only."""
+    "Tells whether labels and column names are what was written: Parquet has checksums only for its pages."
     return hashlib.blake2b('\n'.join([*names, labels]).encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()
 
 def _write(batch: Batch, path)->Path:
@@ -697,8 +693,7 @@ def unfolded(path  # a Parquet file
 def check_unfolded(path,  # a Parquet file
     free=2**28,           # bytes that any file may unfold to
     fold=200):            # and beyond them so many times its size: saved batches unfold to 40 times at most
-    """Refuse a file that unfolds to far more than it is, before it is read. Raises ValueError, also where it is no
-    Parquet."""
+    "Refuse a file that unfolds to far more than it is, or is no Parquet, before it is read. Raises ValueError."
     size, needed = Path(path).stat().st_size, unfolded(path)
     if needed > max(free, fold*size):
         raise ValueError(f'{path} has {size:,} bytes and unfolds to {needed:,}: no rollout does that, so it '

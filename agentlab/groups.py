@@ -34,8 +34,7 @@ def _bits(column):
     return torch.where(bits < 0, bits ^ 0x7FFF_FFFF_FFFF_FFFF, bits)  # negative floats count down in two's complement
 
 def _compact(key):
-    """(ids, n): ids in [0, n) that are equal where `key` is. No sort where the keys span a small range; ids may then
-    have gaps."""
+    "(ids, n): ids in [0, n), equal where `key` is. No sort where the keys span a small range; ids may then have gaps."
     if not len(key): return key, 0
     low, high = (int(value) for value in key.aminmax())
     if high-low < 4*len(key) + 1024: return key-low, high-low+1
@@ -109,8 +108,7 @@ def group_max(x, by=None, unit=None)->Tensor:  # (length,) float64; x, by, unit 
     return _home(_read(_top(score, owner, n), ids), x)
 
 def group_constant(x, by=None, unit=None)->Tensor:  # (length,) bool; x, by, unit as for `group_count`
-    """True where the element's group holds no two different scores: max-min <= 1e-9*max(|max|, |min|), or nothing at
-    all."""
+    "True where a group holds no two different scores: max-min <= 1e-9*max(|max|, |min|), or nothing at all."
     score, owner, ids, n = _counted(x, by, unit)
     result = _read(_constant(score, owner, n) | (_count(score, owner, n) == 0), ids)
     return result.to(x.device) if isinstance(x, Tensor) else result

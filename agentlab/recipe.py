@@ -216,8 +216,7 @@ def _literal(text: str):
     except (ValueError, SyntaxError, MemoryError, RecursionError): return None
 
 def check_recipe(recipe: Recipe):
-    """Refuse numbers that cannot work, before anything is played. Raises ValueError naming the field, its value and
-    the remedy."""
+    "Refuse numbers that cannot work before anything is played. ValueError: the field, its value and the remedy."
     check_numbers(recipe)
     def refuse(name, remedy): raise ValueError(f'{name}={getattr(recipe, name)!r}: {remedy}')
     per = recipe.loss_per
@@ -258,8 +257,7 @@ def check_group_size(estimator,  # a function of agentlab.credit or of yours, or
                      'needs no group.')
 
 def check_world(recipe: Recipe, env):
-    """Ask every function of the recipe that has a `check_env` whether it can work in an environment. Raises what
-    they raise."""
+    "Ask all functions of the recipe that have a `check_env` about an environment. Raises what they raise."
     values = (getattr(recipe, one.name) for one in dataclasses.fields(recipe))
     for check in (getattr(unbound(value), 'check_env', None) for value in values if callable(value)):
         if check: check(env)

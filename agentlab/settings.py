@@ -26,8 +26,7 @@ class Lab(TypedDict):
 
 def parse_lab(text:str,  # the text of an ini file with a `[lab]` section; other sections are ignored
 )->Lab:  # the section, each value of its own type
-    """The `[lab]` section of `text`. Raises ValueError for a missing section, an unknown or missing name, or a value
-    of the wrong type."""
+    "The `[lab]` section of `text`. ValueError for a missing section, a wrong or missing name, a value of another type."
     file,kinds = ConfigParser(interpolation=None),get_type_hints(Lab)
     try: file.read_string(text)
     except Error as error: raise ValueError(f"text is not an ini file: {error}") from error
@@ -66,8 +65,7 @@ def printable(text:str)->str:
 def imported(argument:str,  # what the name was given for: 'env', 'recipe'
     path:str,  # 'package.module:name'
 ):             # what the module calls so
-    """What a name of a user's own stands for. Raises ValueError where there is no such module or name, or the module
-    does not load."""
+    "What a name of a user's own stands for. ValueError: no such module or name, or the module does not load."
     said, (module, _, name) = f'{argument}={path!r}', str(path).partition(':')
     if not re.fullmatch(r'[^\W\d]\w*(\.[^\W\d]\w*)*', module) or not name.isidentifier():
         raise ValueError(f'{said}: write it as package.module:name, such as my_module:my_{argument}')
@@ -96,8 +94,7 @@ def needed(module:str,  # to import
     extra:str,          # the extra of agentlab-rl that brings it
     what:str='',        # who needs it
 )->ModuleType:
-    """A module of a package that may be missing. Raises ImportError: it is not there, and which extra brings it, or it
-    is there and does not load."""
+    "A module of a package that may be missing. ImportError: which extra brings it, or that it does not load."
     try: return importlib.import_module(module)
     except ImportError as error:
         if isinstance(error, ModuleNotFoundError) and f'{module}.'.startswith(f'{error.name}.'):

@@ -45,8 +45,7 @@ def profile(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
 def improvement(a: dict[str, np.ndarray],  # environment -> (..., runs) scores of A
     b: dict[str, np.ndarray],  # the same environments, scores of B
 )->np.ndarray:  # (...)
-    """Chance that a run of A scores above a run of B, a tie counting one half; every run of A meets every run of B.
-    Mean over the environments."""
+    "Chance that a run of A scores above one of B, a tie one half, over all pairs. Mean over environments."
     def beats(x, y):
         return ((x[..., :, None] > y[..., None, :]) + .5*(x[..., :, None] == y[..., None, :])).mean((-2, -1))
     return sum(beats(x, b[env]) for env, x in a.items())/len(a)

@@ -157,8 +157,7 @@ def in_turn(function, cells):
 def on_ray(cpus: int = 0,  # cells at once on this machine; 0: one for each core
     address: str = '',  # a running Ray cluster, as 'auto' or 'ray://host:10001'; '': start one here, and end it
 ):                      # a player
-    """A player that gives every cell one core of a Ray cluster. Where this process is already connected, that
-    connection is used and left open."""
+    "A player that gives every cell a core of a Ray cluster; an open connection is used and left open."
     for name, value in dict(RAY_USAGE_STATS_ENABLED='0', RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO='0').items():
         os.environ.setdefault(name, value)  # read when Ray is imported: report nothing to anybody
     try: import ray
@@ -175,8 +174,7 @@ def on_ray(cpus: int = 0,  # cells at once on this machine; 0: one for each core
         if mine: ray.shutdown()  # ends the workers; their runs go on from the last checkpoint
 
 def _connect(ray, where: dict, tries: int = 3):
-    """Start Ray, or join one. Its own patience of 30 seconds is short where others keep the machine busy, so it is
-    asked again."""
+    "Start Ray, or join one. Its own 30 seconds are short on a busy machine, so it is asked again."
     for left in reversed(range(tries)):
         try: return ray.init(log_to_driver=False, logging_level='ERROR', **where)
         except Exception as why:  # Ray raises a bare Exception when its processes are slow
@@ -309,8 +307,7 @@ def bench(recipes: str = _HOME['recipe'],  # recipes with commas between: known 
     address: str = '',      # a running Ray cluster, as auto or ray://host:10001; else one is started here
     here: store_true = False,  # one run after the other in this process, without Ray
 ):
-    """Play recipes x environments x seeds on Ray; write a table (Parquet) and a page. The same command goes on after
-    a stop."""
+    "Play recipes x environments x seeds on Ray, into a table (Parquet) and a page; the same command resumes."
     given = dict(locals())
     cells = asked_cells(given | dict(out=out or str(Path(_HOME['runs'])/'bench')))
     with contextlib.nullcontext(in_turn) if here or all(map(finished, cells)) else on_ray(cpus, address) as play:

@@ -133,8 +133,7 @@ def marks(estimate: Tensor,  # (turns,)
     situation: Tensor,  # (turns,) key of the situation in which the truth is one number
     group: Tensor,      # (turns,) key of the group of each turn
 )->dict:                # bias, noise, error, rank, sign
-    """How far an estimate is from the truth, after scaling it so that it moves as far in the true direction as the
-    truth itself."""
+    "Distance of an estimate from the truth, once scaled to move as far in the true direction as the truth itself."
     from agentlab.groups import group_mean
     along = (estimate*truth).sum()
     scaled = estimate*((truth*truth).sum()/along) if along > 0 else torch.zeros_like(estimate)

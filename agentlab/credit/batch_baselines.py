@@ -57,8 +57,7 @@ def reinforce_pp_baseline(b:Batch,  # episodes; several episodes per group
     singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0; both before whitening
     rows:str='episode',   # who votes in the group's mean: 'episode' once each, or 'turn'
 )->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    """Outcome minus the mean of its group, whitened over the action tokens of the batch (REINFORCE++-baseline, Hu et
-    al. 2025)."""
+    "Outcome minus its group's mean, whitened over the batch's action tokens (REINFORCE++-baseline, Hu et al. 2025)."
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
     ahead = compare(outcome, peers, scale=None, singleton=singleton, unit=b.unit(rows))
     return b.spread(whiten(torch.where(outcome.isnan(), torch.nan, ahead), b.turn_lengths()))
@@ -74,8 +73,7 @@ def lite_ppo(b:Batch,    # episodes; several episodes per group
     ddof:int=1, eps:float=1e-4, singleton:str='zero',  # as for `compare`
     rows:str='episode',  # who votes in mean and deviation: 'episode' once each, or 'turn'
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    """Outcome minus the mean of its group, divided by the deviation of all outcomes (Lite PPO, Liu et al. 2025; as
-    in TRL)."""
+    "Outcome minus its group's mean over the deviation of all outcomes (Lite PPO, Liu et al. 2025; as in TRL)."
     outcome, peers, unit = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.unit(rows)
     ahead = compare(outcome, peers, scale=None, ddof=ddof, singleton=singleton, unit=unit)
     deviation = group_std(outcome, ddof=ddof, unit=unit).nan_to_num(1.)  # a batch of one has none
@@ -94,8 +92,7 @@ def gdpo(b:Batch,        # episodes; several episodes per group
     scale:str='std',     # each column: 'std' divides by the group's deviation, None does not
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
 )->Tensor:               # (action tokens,) float64 advantage
-    """Weighted sum of rewards, each normalised in its group, whitened over the action tokens of the batch (GDPO, Liu
-    et al. 2026)."""
+    "Weighted sum of rewards normalised by group, whitened over the batch's action tokens (GDPO, Liu et al. 2026)."
     columns = (columns,) if isinstance(columns, str) else tuple(columns)
     weights = [1.]*len(columns) if weights is None else weights
     if not columns or len(weights) != len(columns):

@@ -21,8 +21,7 @@ def hard_branches(b:Batch,  # episodes; `turns.origin` says which turns are copi
     rows:str='episode',     # who votes in mean and deviation: 'episode' once each, or 'turn'
     once:bool=False,        # True: copies have no vote and get 0; give the loss `once(b)`, where they have no weight
 )->Tensor:                  # (action tokens,) float64 advantage; an outcome of NaN has no say
-    """GRPO advantage; a turn that several episodes share gets the mean of theirs (in the spirit of ARPO's hard
-    attribution, Dong et al. 2025)."""
+    "GRPO advantage, a shared turn the mean of its episodes' (in the spirit of ARPO's hard one, Dong et al. 2025)."
     copy = copied(b)
     outcome = b.of_turn('outcome')
     votes = torch.where(copy, torch.nan, outcome) if once else outcome
@@ -41,8 +40,7 @@ def copied(b:Batch,  # episodes
 
 def once(b:Batch,  # episodes
 )->Batch:          # the same, `tokens.weight` 0 at every copied token
-    """Every sampled token counts once in the loss: copies stay where they are and lose their weight. For a recipe's
-    `curate`."""
+    "Every sampled token counts once in the loss: copies stay and lose their weight. For a recipe's `curate`."
     turn = b.tokens.turn
     if not len(b.turns): return b
     return b.with_tokens(weight=torch.where((turn >= 0) & copied(b)[turn.clamp(min=0)], 0, b.tokens.weight))

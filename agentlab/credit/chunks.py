@@ -39,8 +39,7 @@ def chunk_ratio(b:Batch, logp:Tensor,  # (action tokens,) numerator
 def chunk_mask(b:Batch,  # tokens need old_logp (trainer) and sampler_logp
     limit:float=5.,  # H
 )->Tensor:           # (turns,) bool: the turn is kept
-    """False for turns that the trainer finds, per token, more than `limit` times as likely as the sampler did (IPA's
-    chunk mask, from notes)."""
+    "False for turns the trainer finds, per token, over `limit` times as likely as the sampler (IPA, from notes)."
     old, sampler = (need(b.tokens, name, 'the chunk mask compares trainer and sampler',
                          f'Set it with batch.with_action({name}=...), or switch the mask off with '
                          f'limit=None.')[b.actions] for name in ('old_logp', 'sampler_logp'))
@@ -55,8 +54,7 @@ def ipa_loss(logp:Tensor,  # (action tokens,) log-probability under the policy i
     # bad chunks: True sends the gradient through the clipped ratio, False makes it a weight of log-probability
     through:bool=False,
 )->Tensor:  # (action tokens,) loss; 0 for masked chunks
-    """Imitate good turns, push bad ones away while they are still likely (IPA, Wang et al. 2025 section 3.2.4, from
-    notes)."""
+    "Imitate good turns, push bad ones away while likely (IPA, Wang et al. 2025 section 3.2.4, from notes)."
     check_flat(logp=logp, advantage=advantage)
     if len(logp) != len(advantage):
         raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')

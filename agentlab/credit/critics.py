@@ -86,8 +86,7 @@ def gae(b:Batch,        # episodes; tokens need the column `value`
     eps:float=1e-8,       # of the whitening, added to the variance
     lam_value:float|Callable|None=None,  # lambda of the critic's targets; None: that of the advantages
 )->tuple[Tensor,Tensor]:  # targets of the critic, advantage: (action tokens,) float64 each
-    """Generalized advantage estimation over action tokens or over turns (Schulman et al. 2016, eq. 16; defaults and
-    whitening of verl)."""
+    "GAE over action tokens or turns (Schulman et al. 2016, eq. 16; defaults and whitening of verl)."
     targets, advantage, turn = _steps(b, value, gamma, lam, level, lam_value)
     if whiten: advantage = _whiten(advantage, eps)
     return (targets, advantage) if level == 'token' else (_by_turn(b, turn, targets), _by_turn(b, turn, advantage))

@@ -36,8 +36,7 @@ def dr_grpo(b:Batch,      # episodes; several episodes per group
     singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
     rows:str='episode',   # who votes in the mean: 'episode' once each, or 'turn' (long episodes weigh more)
 )->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    """Outcome minus the mean of the same task and seat, not divided (Dr. GRPO, Liu et al. 2025); the loss half is
-    `loss_per` of the recipe."""
+    "Outcome minus the mean of its task and seat, not divided (Dr. GRPO, Liu et al. 2025; loss: `loss_per`)."
     return grpo(b, scale=None, singleton=singleton, rows=rows)
 
 @recipe('Liu et al., 2025, Understanding R1-Zero-Like Training, arXiv 2503.20783')
@@ -84,8 +83,7 @@ def pass_at_k(b:Batch,  # episodes; several episodes per group
     scale:str='std',    # 'std': divide by the group's deviation (verl); None: do not
     ddof:int=1, eps:float=1e-6, singleton:str='zero',  # as for `compare`
 )->Tensor:              # (action tokens,) float64 advantage, never negative; 0 where the outcome is NaN
-    """How much the best episode is ahead of the second of its task and seat; 0 for all others (pass@k, Tang et al.
-    2025, as in verl)."""
+    "The best episode's lead on the second of its task and seat; 0 for others (pass@k, Tang et al. 2025, as in verl)."
     _check('scale', scale, 'std', None), _check('singleton', singleton, 'raw', 'zero')
     outcome, peers, episode = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.turns.episode
     best, equal = group_max(outcome, peers), group_constant(outcome, peers)

@@ -98,8 +98,7 @@ def _check(b, term, truncated):
                          f'it. Set them, or leave these episodes out with batch.select.')
 
 def _levels(b, term, truncated):
-    """Segment starts and numbers, the cell of each token, V_low, V_high, and V_term ('gap': V_low under the old
-    subgoal)."""
+    "Segment starts and numbers, each token's cell, V_low, V_high, and V_term ('gap': V_low, the old subgoal)."
     start, segment = segments(b)
     _check(b, term, truncated)
     part, begin = b.action('part'), first_token(b)
@@ -115,8 +114,7 @@ f'(action); '
             turn_value(b, 'value_high', begin), switch)
 
 def _handover(b, start, segment, low, high, truncated):
-    """(turns,) twice: the value after the turn, for the executor (every turn) and for planner and switch (0 unless
-    the segment ends)."""
+    "(turns,) twice: value after the turn, for the executor, and for planner and switch (0 within a segment)."
     episode, cut = b.turns.episode, b.of_turn('truncated').bool()
     planned = high[start][segment]  # V_high of the turn that started my segment
     end = dict(zero=(0*low, 0*low), own=(low, planned), last_value=(b.of_turn('last_value').double(),)*2)[truncated]
@@ -126,8 +124,7 @@ def _handover(b, start, segment, low, high, truncated):
     return torch.where(ends, after[0], shift(low, segment, -1)), torch.where(ends, after[1], 0)
 
 def _gap(b, high, old):
-    """The paper's advantage of a switch: (q - beta)*(V_high - V_low under the old subgoal); a first turn has none to
-    end."""
+    "The paper's advantage of a switch: (q - beta)*(V_high - V_low of the old subgoal); a first turn ends none."
     first = shift(b.turns.episode, b.turns.episode, fill=-1) < 0
     return torch.where(first, 0, (b.turns.switch.double() - b.turns.switch_prob)*(high - old))
 
@@ -143,8 +140,7 @@ def _by_part(b, cell, levels, other, scale=None, ddof=0, eps=0.):
 def read_parts(batch: Batch, policy,
     switch: str = 'switch', keep: str = 'keep',  # the first words of a reply, one token each
 )->Batch:
-    """The batch with `turns.switch` and `tokens.part`: the first word decides, the word after `switch` is the
-    subgoal, the rest is action."""
+    "With `turns.switch` and `tokens.part`: the first word decides, one after `switch` is the subgoal, the rest acts."
     check_words(policy, (switch, keep), 'Planned')
     check_plain(batch, 'read_parts')
     switched, kept = (policy.tokenizer.encode(word, add_special_tokens=False)[0] for word in (switch, keep))

@@ -42,8 +42,7 @@ def hgpo(b:Batch,     # episodes; turns need `state`
     return b.spread(torch.where(weight > 0, sum(w*a for w, a, _ in items)/(weight+eps), 0))
 
 def _lengths(b, history, gamma, alpha, scale, ddof, eps):
-    """For k = 1 to history+1: weight, (turns,) comparison among turns with the same last k states, (turns,) whether
-    there was a peer."""
+    "For k = 1 to history+1: weight; (turns,) comparison among the same last k states; (turns,) whether with a peer."
     if history < 0:
         raise ValueError(f'history={history}: give a whole number from 0; 0 compares by the present state alone')
     returns, items, episode = turn_returns(b, gamma), [], b.turns.episode

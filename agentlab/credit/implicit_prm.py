@@ -40,8 +40,7 @@ def istar(b:Batch,         # episodes; turns need `step_reward`, such as implici
     return b.spread(episode + step_weight*step)
 
 def _against_first(reward, episode, peers, baseline, scale, ddof, eps):
-    """The release: each step reward against the first step rewards of the task's episodes; raw where there is one
-    episode."""
+    "The release: each step reward against the task's first step rewards; raw where there is one episode."
     first = torch.where(shift(torch.ones_like(reward), episode) == 0, reward, torch.nan)
     count, gap = group_count(first, peers), reward - group_mean(first, peers)
     if baseline == 'rloo': compared = gap*count/(count - 1)

@@ -33,8 +33,7 @@ def igpo(b:Batch,         # episodes; turns.reward is what information_gain(b) g
     return _by_position(b)
 
 def _by_position(b):
-    """The release: token returns that end at the next context token, minus the task's mean at the same position of
-    the response."""
+    "The release: token returns up to the next context token, minus the task's mean at that position of the response."
     row, turn = b.tokens.row, b.tokens.turn
     action = turn >= 0
     paid = action & (shift(turn, row, k=-1, fill=-1) != turn)  # the last token of a turn carries its reward

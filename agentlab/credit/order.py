@@ -25,8 +25,7 @@ def seeupo(b:Batch,       # episodes; several episodes per group
     singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
     rows:str='episode',   # who votes in means and deviation: 'episode' once each, or 'turn' (long episodes weigh more)
 )->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    """Outcome minus its group's mean, z-scored over the batch and clipped: SeeUPO before its first update (Hu et al.
-    2026)."""
+    "Outcome minus its group's mean, z-scored over the batch, clipped: SeeUPO's first update (Hu et al. 2026)."
     outcome, unit = b.of_turn('outcome'), b.unit(rows)
     ahead = compare(outcome, b.of_turn('group', 'seat'), None, singleton=singleton, unit=unit)
     ahead = torch.where(outcome.isnan(), torch.nan, ahead)  # no score: no vote in the batch either
@@ -63,8 +62,7 @@ def seeupo_updates(b:Batch,  # episodes; `tokens.old_logp` is used for the start
     **credit_args          # keywords of `seeupo`
 # yields (action tokens,) bool: the tokens to train now; (action tokens,) their advantage
 )->Iterator[tuple[Tensor,Tensor]]:
-    """One update per turn number; later ones are weighted by how far the updated turns of the episode have moved
-    (SeeUPO, Hu et al. 2026)."""
+    "One update per turn number, later ones weighted by how far earlier turns have moved (SeeUPO, Hu et al. 2026)."
     place, advantage, todo = turn_number(b), seeupo(b, **credit_args), turn_order(b, order, seed)
     now = b.action('old_logp') if 'old_logp' in b.tokens else policy.logprobs(b, temperature, budget)[0]
     product = torch.ones(len(b), dtype=torch.float64, device=advantage.device)

@@ -37,8 +37,7 @@ def salt(b:Batch,        # episodes; turns need `state` and `action` (any intege
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
     rows:str='episode',  # who votes in GRPO's mean and deviation: 'episode' once each, or 'turn'
 )->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    """Mean GRPO advantage of all turns that took the same step (in the spirit of SALT, Li et al. 2025; the formula
-    is ours)."""
+    "Mean GRPO advantage of all turns with the same step (in the spirit of SALT, Li et al. 2025; our formula)."
     key, outcome = edge_key(b, window), b.of_turn('outcome')
     worth = compare(outcome, b.of_turn('group', 'seat'), scale, ddof, eps, singleton, b.unit(rows))
     worth = torch.where(outcome.isnan(), torch.nan, worth)  # no score, no vote

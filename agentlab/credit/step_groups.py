@@ -24,8 +24,7 @@ def similar_states(b:Batch,  # episodes; turns need `state`, and what it says in
     ratio:float=.95,
     faithful:bool=False,  # True: with difflib's shortcut for texts of 200 characters and more, as released
 )->Tensor:                # (turns,) int64 key: equal for turns of one cluster of one group and seat
-    """Greedy clusters of state texts: in row order, each joins the first cluster it resembles or opens a new one
-    (GiGPO's released code)."""
+    "Greedy clusters of state texts: each joins the first it resembles or opens a new one (GiGPO's released code)."
     need(b.turns, 'state', 'similar_states compares the texts of states',
          "Give your environment a state in info['state'].")
     if not 0 < ratio <= 1:
@@ -42,8 +41,7 @@ def similar_states(b:Batch,  # episodes; turns need `state`, and what it says in
     return same(joined[key])
 
 def _join(clusters, text, ratio, autojunk, number):
-    """The number of the first cluster that `text` resembles; else `number`, as a new one. A turn without a state is
-    alone."""
+    "Number of the first cluster that `text` resembles; else `number`, a new one. A turn without a state is alone."
     if text is None: return number
     for matcher, name in clusters:
         matcher.set_seq1(text)  # the two quick ratios are upper bounds: most pairs end there

@@ -68,8 +68,7 @@ def matched_reward(batch: Batch,  # turns need `matched` and `invalid`
     form: float = .1,   # paid for an action that the environment accepts
     match: float = .9,  # paid for the expert's action
 ):                      # (turns,) float64
-    """What UI-S1 pays a turn: a readable action, and a match with the expert (arXiv 2509.11543); half matches are
-    not known here."""
+    "UI-S1's pay of a turn: a readable action, and a match with the expert (arXiv 2509.11543); no half matches here."
     matched = need(batch.turns, 'matched', 'matched_reward pays for matches',
                    'Play with agentlab.rollout.beside.play_beside_expert.')
     return form*(~batch.turns.invalid).double() + match*matched.double()

@@ -20,8 +20,7 @@ def hl_gauss(targets:Tensor,  # (...,) values to be learned; beyond the support 
     support:Tensor,   # (bins+1,) edges of the bins, rising and evenly spaced
     ratio:float=.75,  # sigma in bin widths
 )->Tensor:            # (..., bins) probabilities, in the dtype of `targets`
-    """The mass in each bin of a normal distribution around every target, renormalised (HL-Gauss, Farebrother et al.
-    2024)."""
+    "The mass in each bin of a normal around every target, renormalised (HL-Gauss, Farebrother et al. 2024)."
     _check_support(support)
     if not ratio > 0:
         raise ValueError(f'ratio={ratio}: it is the deviation in bin widths; use a positive number, often .75')

@@ -41,8 +41,7 @@ def variance_gated(
     return b.spread(outside + step_weight*math.exp(-decay*epoch)*gate*_ratio(outside, inside, tokens, eps)*inside)
 
 def _over_tokens(x, tokens, by=None, ddof=1):
-    """Mean and deviation of a number per turn over the *tokens* of each group, without writing it to every token;
-    NaN has no vote."""
+    "Mean and deviation of a number per turn over the *tokens* of each group, never written to them; NaN has no vote."
     tokens = torch.where(x.isnan(), 0, tokens)
     count = group_sum(tokens, by)
     mean = group_sum(tokens*x, by)/count

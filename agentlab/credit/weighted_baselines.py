@@ -51,8 +51,7 @@ def token_place(b:Batch)->Tensor:
     return cumcount(b.turns.episode[b.action_turn])
 
 def text_place(b:Batch)->Tensor:
-    """(action tokens,) the number of each token in its episode's text, from the first one that the policy said; what
-    it read counts too."""
+    "(action tokens,) place of each token in its episode's text, read tokens too, from the first that was said."
     return b.actions - b.actions[torch.arange(len(b.actions), device=b.actions.device) - token_place(b)]
 
 @estimator('undiscounted return from this turn on', 'the tokens at the same place in episodes of the same task and '
@@ -62,8 +61,7 @@ def optimal_token_baseline(b:Batch,  # episodes; tokens need `old_logp` and `sum
     place:Callable=token_place,  # Batch -> (action tokens,) whole numbers: which tokens are compared
     singleton:str='raw', eps:float=1e-8,  # as for `compare`
 )->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    """Return minus the mean return at this place, weighted by the squared gradients of the tokens so far (OTB, Li et
-    al. 2026)."""
+    "Return minus the mean at this place, weighted by squared gradients so far (OTB, Li et al. 2026)."
     if singleton not in ('raw', 'zero'): raise ValueError(f"singleton={singleton!r}: use 'raw' or 'zero'")
     hint = 'Set it with batch.with_action(old_logp=policy.logprobs(batch)[0]).'
     old = need(b.tokens, 'old_logp', 'optimal_token_baseline weighs tokens by their probabilities',
@@ -155,8 +153,7 @@ def eapo(b:Batch,      # episodes; several episodes per group
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
     rows:str='turn',   # who votes: every 'turn', or every 'episode' once, with the mean of its turns
 )->Tensor:             # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    """Outcome discounted to each turn, against all turns of the same task and seat (EAPO of IterResearch, Chen et
-    al. 2025)."""
+    "Outcome discounted to each turn, against all turns of its task and seat (EAPO of IterResearch, Chen et al. 2025)."
     left = recur(torch.ones_like(b.turns.reward), 1., b.turns.episode) - 1  # turns still to come
     return b.spread(compare(b.of_turn('outcome')*gamma**left, b.of_turn('group', 'seat'), scale, ddof, eps, singleton,
                             b.unit(rows)))

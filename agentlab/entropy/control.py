@@ -17,8 +17,7 @@ metric('entropy_history', 'what EPO remembers: the entropy of every turn number 
        'mean over the steps, of means over tokens', 'nats a token')
 
 class EntropyHistory:
-    """Memory of EPO: mean entropy of each turn number over all steps so far, this one included (turn column
-    `entropy_history`)."""
+    "EPO's memory: mean entropy of each turn number over all steps, this one too (turn column `entropy_history`)."
     def __init__(self, policy=None, seed:int=0,  # as every memory is made; not used
         faithful:bool=False,  # True, as released: each step's list is padded with zeros on the left
         max_turns:int=50):    # length of that list
@@ -26,8 +25,7 @@ class EntropyHistory:
         self.total, self.steps, self.fresh = (torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64),
                                               None)
     def read(self, batch:Batch, step:int=0)->Batch:
-        """The batch with the history of each turn's number, NaN where no step had an entropy there. Reading twice
-        counts once."""
+        "The batch with each turn number's history, NaN where no step had an entropy. Reading twice counts once."
         self.fresh = self._means(batch)
         total, steps = self._with(self.fresh)
         t = batch.turns.t.cpu()
@@ -36,8 +34,7 @@ class EntropyHistory:
                               torch.cat([known, known.new_full((1,), math.nan)])[t.clamp(max=len(known))], math.nan)
         return batch.with_turns(entropy_history=history.to(batch.turns.reward))
     def _means(self, batch):
-        """(turn numbers,) mean entropy of this step by turn number, NaN where there is none; (faithful) moved to the
-        right end of a list of zeros."""
+        "(turn numbers,) mean entropy of this step, NaN where none; (faithful) at the right end of a list of zeros."
         found = turn_profile(batch)
         x = torch.full((int(found.t.max())+1 if len(found) else 0,), math.nan, dtype=torch.float64)
         x[found.t.cpu()] = found.entropy.cpu()

@@ -37,8 +37,7 @@ def after_response(batch:Batch,  # tokens need `entropy`
 def entropy_rise(batch:Batch,  # tokens need `entropy`
     first:int=20,  # tokens to look at
 )->Tensor:         # (turns,) float64, nats a token; NaN for the first turn of an episode
-    """How much more open the choice is after a response than at the beginning of the episode (the quantity that ARPO
-    branches on)."""
+    "How much more open the choice is after a response than at the episode's beginning (what ARPO branches on)."
     return after_response(batch, first) - turn_entropy(batch, first)[_opening(batch)]
 
 def episode_entropy(batch:Batch,  # tokens need `entropy`

@@ -31,8 +31,7 @@ def aepo_advantage(batch:Batch,              # tokens need `entropy`
     advantage:Tensor, coefficient:float=.2,  # c: what one standard deviation of entropy is worth
     faithful:bool=False,  # True, as released: silent without entropies, NaN for a single token, signs may flip
 )->Tensor:                                   # (action tokens,)
-    """Advantage times 1 + c*(z-score of entropy), scope: the batch (AEPO, Dong et al. 2025, its entropy-aware
-    advantage)."""
+    "Advantage times 1 + c*(z-score of entropy), scope: the batch (entropy-aware, AEPO, Dong et al. 2025)."
     advantage = _checked(batch, advantage)
     if faithful and 'entropy' not in batch.tokens: return advantage
     entropy = _counted(batch)
@@ -119,8 +118,7 @@ def first_state(batch:Batch,  # turns need `state`
 metric('tasks_seen', 'tasks that a memory of outcomes knows', 'counted', 'tasks')
 
 class OutcomeHistory:
-    """Memory of every task: how often it was visited, mean and deviation of the outcomes (episode columns seen,
-    seen_mean, seen_std)."""
+    "Memory of every task: visits, mean and deviation of outcomes (episode columns seen, seen_mean, seen_std)."
     def __init__(self, policy=None, seed:int=0, key=first_state):
         self.key, self.tasks, self.visits, self.fresh = (key, torch.zeros(0, dtype=torch.int64),
                                                          torch.zeros(3, 0, dtype=torch.float64), None)
@@ -153,8 +151,7 @@ class OutcomeHistory:
 
 def spread_weighted(batch:Batch, advantage:Tensor, eps:float=1e-6,  # added to the largest deviation
 )->Tensor:  # (action tokens,)
-    """Advantage times the deviation of the group's outcomes over the largest one, scope: the groups of the batch
-    (RAGEN)."""
+    "Advantage times a group's deviation of outcomes over the largest, scope: the batch's groups (RAGEN)."
     e = batch.episodes
     std = group_std(e.outcome, same(e.group, e.seat)).nan_to_num()
     factor = std/(std.max() + eps) if len(std) else std

@@ -53,8 +53,7 @@ def fts_query(text:str,  # whatever somebody wrote
     return ' OR '.join(f'"{word}"' for word in [word for word in words if word not in ('who', 'is', 'the', 'of')][:12])
 
 class World:
-    """People, who is what to whom, and an index of the pages that say so. Never changed, so all clones of an episode
-    share it; any thread may search."""
+    "People, who is what to whom, and the pages that say so. Constant: clones share it, any thread may search."
     def __init__(self, split:str, number:int,  # whose names; which of its worlds
         people:int):  # how many live in it
         generator = Random(f'world {split} {number} {people}')

@@ -88,8 +88,7 @@ opening = re.compile(r'[\s`]*(python|answer)\b[ :]*', re.IGNORECASE)
 
 def parse(action:str  # the whole text of a turn
 )->tuple:             # ('python', code), ('answer', number as text) or ('', '')
-    """What an action wants; fences around code are dropped, spaces and commas in a number too. Of several answers
-    the last complete one counts."""
+    "What an action wants, without code fences and a number's spaces and commas; the last complete answer counts."
     found = opening.match(action)
     if not found: return '', ''
     verb, rest = found[1].lower(), action[found.end():].strip('`\n\t ')

@@ -108,8 +108,7 @@ def telling(code:str,  # any text
 begun = []
 
 class MontySandbox:
-    """Runs Python in Monty's workers. Call it with code. May be shared by threads and clones; a copy or a pickle is
-    a new one with the same limits."""
+    "Runs Python in Monty's workers; call it with code. Threads and clones may share it; a copy is a new one."
     def __init__(self, seconds:float=1.,  # of running
         megabytes:int=64,  # of the interpreter's heap
         depth:int=200,     # calls inside calls

@@ -146,8 +146,7 @@ class Hub:
             heard.delivered, session.touched = True, time.monotonic()  # who rates an answer has read it
         return heard.turn.reward
     def end(self, id: str, reward: float = 0., success: bool|None = None, error: str|None = None)->Episode:
-        """The episode of a session. Its reward is paid to the last turn, on top of what was paid before; without
-        `success`, an outcome above 0 is one."""
+        "A session's episode. Its reward joins the last turn's; without `success`, an outcome above 0 is one."
         with self.lock:
             s, reward = self.session(id), _paid(reward)
             turns = s.talk.turns()

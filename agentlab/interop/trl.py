@@ -158,8 +158,7 @@ KNOWN = 'grpo', 'bnpo', 'dapo', 'dr_grpo', 'cispo', 'sapo', 'luspo', 'vespo'
 
 def check_config(args,  # trl.GRPOConfig
     recipe: Recipe):
-    """Refuse a config that would not do what the recipe says. Raises ValueError naming the field, its value and the
-    remedy."""
+    "Refuse a config that would not do what the recipe says. ValueError: the field, its value and the remedy."
     if type(args).__name__ != 'GRPOConfig':
         raise ValueError(f'args={type(args).__name__}: another trainer\'s config. GMPOTrainer, for one, takes one '
                          f'advantage a row only. Give a GRPOConfig: trl_config(recipe, output_dir).')
@@ -271,8 +270,7 @@ def bring_together(model,  # perhaps split by FSDP; all processes call this at o
     if unknown: raise RuntimeError(f'{unknown[0]} is trained, but the copy that plays does not have it')
 
 def counts(batch: Batch, per)->Tensor:
-    """(action tokens,) what the mask holds: the weight, or a share of a turn or episode, with as large a sum as
-    there are tokens that count."""
+    "(action tokens,) what the mask holds: weight, or share of a turn or episode, summing to the tokens that count."
     weight = batch.action('weight')
     if per not in ('turn', 'episode'): return weight
     return (loss_weights(batch, per)*(weight > 0).sum()).to(weight)
@@ -321,8 +319,7 @@ class _Step:
         self.report(row, usable(played))
         return found
     def tensors(self, batch: Batch, advantage: Tensor)->dict:
-        """The rows of this process, as many as in every other one. Raises Skip where a token has no old log-probability
-        or none counts."""
+        "This process's rows, as many as in every other. Skip: a token has no old log-probability, or none counts."
         guest, args = self.guest, self.args
         weight = counts(batch, guest.recipe.loss_per)
         if not (weight > 0).any():
@@ -373,8 +370,7 @@ def keep_state(guest: Guest, folder: Path):
     with atomic(folder/STATE) as path: save_file(tensors, path)
 
 def companion(trainer):
-    """A callback of transformers: no step where there is nothing to learn, and the state of replay and memory in
-    every checkpoint."""
+    "transformers' callback: no step where nothing is to learn; state of replay and memory in every checkpoint."
     from transformers import TrainerCallback
     class Companion(TrainerCallback):
         def on_pre_optimizer_step(self, args, state, control, model=None, **_):

@@ -25,8 +25,7 @@ __all__ = ['PREFIX', 'REFUSED', 'estimators', 'AGGREGATIONS', 'losses', 'THEIRS'
 
 # %% ../../nbs/interop/01_verl.ipynb #e9b
 def _tables(mask: Tensor)->tuple:
-    """(the tables without rewards, (rows, longest) number of the turn that each position belongs to, -1 in rows
-    without turns)"""
+    "(the tables without rewards, (rows, longest) turn number of each position, -1 in rows without turns)"
     mask = mask.bool()
     starts = mask.clone()
     starts[:, 1:] &= ~mask[:, :-1]
@@ -148,8 +147,7 @@ def _plain(value):
     return tuple(map(_plain, value)) if not isinstance(value, str) and hasattr(value, '__iter__') else value
 
 def _chosen(section, function: Callable, where: str, skip: int)->dict:
-    """The keywords that a section of the configuration gives to `function`, whose first `skip` arguments are no
-    choices. Refuses unknown ones."""
+    "Keywords that a section of the configuration gives to `function`, past its first `skip`. Refuses unknown ones."
     known = list(inspect.signature(function).parameters)[skip:]
     found = {name: _plain(section[name]) for name in (section or {})}
     for name in found:
@@ -165,8 +163,7 @@ def _read(config, path: str):
 def check_algorithm(function: Callable,  # an estimator of agentlab.credit
     config=None,  # the section `algorithm`: a DictConfig, or a dictionary
 )->dict:          # the keywords for `function`
-    """What `algorithm.agentlab` says to an estimator. Raises ValueError for an unknown argument, and for a key of
-    verl's that would be ignored."""
+    "What `algorithm.agentlab` says to an estimator. ValueError: an unknown argument, or verl's key that is ignored."
     config = config if config is not None else {}
     found = _chosen(config.get('agentlab', None), function, 'algorithm.agentlab', 1)
     rejects = str(_read(config, 'rollout_correction.rollout_rs') or '')
@@ -271,8 +268,7 @@ _KEYS = {objective.clip: _LOW_HIGH | dict(dual='clip_ratio_c'), objective.gspo: 
 def check_loss(function: Callable,  # an objective of agentlab.objective
     config=None,  # the section `actor`: verl's ActorConfig, a DictConfig, or a dictionary
 )->dict:          # the keywords for `function`
-    """What the actor's configuration says to a loss. Raises ValueError for an unknown argument below
-    policy_loss.agentlab."""
+    "What the actor's configuration says to a loss. ValueError: unknown argument below policy_loss.agentlab."
     found = {name: _read(config, key) for name, key in _KEYS.get(function, {}).items()}
     for name in _LOW_HIGH.keys() & found.keys():
         if found[name] is None: found[name] = _read(config, 'clip_ratio')
@@ -280,8 +276,7 @@ def check_loss(function: Callable,  # an objective of agentlab.objective
     return {name: value for name, value in found.items() if value is not None or name == 'dual'}
 
 def _loss_batch(old_log_prob, response_mask)->Batch:
-    """The tables of a micro-batch. A draw (clip_cov) is seeded with the ids of its tokens; here their old
-    log-probabilities stand in for them."""
+    "A micro-batch's tables. A draw (clip_cov) is seeded with its tokens' ids; old log-probabilities stand in."
     tables, _ = _tables(response_mask)
     old = old_log_prob.detach()[response_mask.bool()]
     tables['episodes']['step'] = tables['episodes']['seat']

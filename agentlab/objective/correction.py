@@ -20,8 +20,7 @@ def importance_weights(batch:Batch,  # tokens need old_logp (trainer) and sample
     unit:Callable=each_token,
     mean:bool=False,  # True: geometric mean over the unit's tokens, False: their product
 )->Tensor:            # (action tokens,) float64
-    """Trainer's over sampler's probability of each token's unit, over its tokens of weight above 0; between e**-20
-    and e**20."""
+    "Trainer's over sampler's probability of each token's unit, over weights above 0; e**-20 to e**20."
     sampler = need(batch.tokens, 'sampler_logp', 'a correction compares trainer and sampler',
                    'Set it with batch.with_action(sampler_logp=...).')[batch.actions]
     if sampler.isnan().any():
@@ -64,8 +63,7 @@ def dart_weights(batch:Batch,  # tokens need old_logp and sampler_logp
     return torch.where(group_max(size, each_row(batch)) >= 1e-9, w, w.new_tensor(min(cap, 1.)))
 
 class corrected:
-    """An objective times importance weights without gradient. Scope of `normalize`, and of episodes of several rows:
-    the minibatch, with the `plan`."""
+    "An objective times importance weights, no gradient. Scope of `normalize` and split episodes: minibatch, `plan`."
     def __init__(self, objective:Callable,  # logp, batch, advantage, entropy, **keywords -> (action tokens,) loss
         weights:Callable=truncated,  # batch, **keywords -> (action tokens,) weights
         normalize:bool=False,  # divide the weights by their mean over tokens of weight above 0

@@ -38,8 +38,7 @@ def clip_cov(logp:Tensor,  # (action tokens,) log-probability under the policy i
     low:float=1., high:float=1.,  # bounds of the clip, as in `clip`; the paper's leave ratios up to 2
     seed:int=0,            # of the draw
 )->Tensor:                 # (action tokens,) loss
-    """PPO's clip, and a random few tokens of high covariance are left out (Clip-Cov, arXiv 2505.22617). Scope: the
-    minibatch, with its `plan`."""
+    "PPO's clip without a random few tokens of high covariance (Clip-Cov, arXiv 2505.22617). Scope: minibatch, `plan`."
     loss = clip(logp, batch, advantage, low=low, high=high)
     if 'dropped' in batch.tokens: dropped = batch.action('dropped') > 0
     else: dropped = clip_cov_plan(logp, batch, advantage, None, share, least, most, low, high, seed)['dropped'] > 0
@@ -127,8 +126,7 @@ def spear_clip(logp:Tensor,  # (action tokens,) log-probability under the policy
     seed:int=0,           # of the draw
     faithful:bool=False,  # True, as released for reasoning: `replay` is ignored
 )->Tensor:                # (action tokens,) loss
-    """Clip-Cov with numbers of its own for replayed episodes (SPEAR, arXiv 2509.22601). Scope: the minibatch, with
-    its `plan`."""
+    "Clip-Cov with other numbers for replayed episodes (SPEAR, arXiv 2509.22601). Scope: the minibatch, `plan`."
     loss = clip(logp, batch, advantage, low=low, high=high)
     if 'dropped' in batch.tokens: dropped = batch.action('dropped') > 0
     else:

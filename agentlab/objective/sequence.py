@@ -33,8 +33,7 @@ def each_episode(batch:Batch)->Tensor:
     return batch.rows.episode[each_row(batch)]
 
 def _unit_mean(x, batch, unit):
-    """(action tokens,) float64: mean of `x` over the tokens of the unit that count in the loss; 0 where none does.
-    Keeps gradient and NaN."""
+    "(action tokens,) float64: mean of `x` over the unit's tokens that count; 0 where none. Keeps gradient and NaN."
     counts = batch.action('weight') > 0
     mean = group_mean(torch.where(counts, x, torch.nan), unit(batch)).nan_to_num(nan=0.)
     return torch.where(x.isnan(), x.to(mean), mean)
@@ -71,8 +70,7 @@ def gspo_turn(
 def gspo_episode(
     logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, low:float=3e-4, high:float=4e-4  # as in `gspo`
 )->Tensor:  # (action tokens,) loss
-    """GSPO with one ratio per episode, over all its windows; its average is per='episode'. Scope: the minibatch,
-    with its `plan`."""
+    "GSPO, one ratio per episode over all windows; averaged per='episode'. Scope: the minibatch, `plan`."
     return gspo(logp, batch, advantage, entropy, low, high, each_episode)
 
 gspo_episode.plan = partial(gspo_plan, unit=each_episode)

@@ -146,8 +146,7 @@ def hispo(logp:Tensor,    # (action tokens,) log-probability under the policy in
     sequence:float=.05, token:float=.5, unit:Callable=each_row,  # as in `hispo_mask`
     low:float=.2, high:float=.28, dual:float=3.,  # bounds of the ratio to the sampler, as in `clip`
 )->Tensor:                # (action tokens,) loss; 0 where trainer and sampler disagree
-    """Clipped loss against the sampler, where it agrees with the trainer (in the spirit of HisPO, arXiv 2603.21065);
-    for per=a constant."""
+    "Clipped loss against the sampler where it agrees (in the spirit of HisPO, arXiv 2603.21065); per=a constant."
     kept = hispo_mask(batch, sequence, token, unit)
     loss = clip(logp, batch.with_action(old_logp=batch.action('sampler_logp')), advantage, None, low, high, dual)
     return torch.where(kept, loss, 0)

@@ -456,8 +456,7 @@ def closing(policy, batch: Batch,
 
 @contextmanager
 def quiet():
-    """Without the progress bars of transformers, which are for models that take a while, and without bitsandbytes'
-    advice on faster kernels for a CPU."""
+    "Without transformers' progress bars and bitsandbytes' advice on faster kernels for a CPU."
     from logging import getLogger
     from transformers.utils import logging
     shown, adviser = logging.is_progress_bar_enabled(), getLogger('bitsandbytes.backends.cpu.ops')

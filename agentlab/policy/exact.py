@@ -128,8 +128,7 @@ def _adapted_linear():
 @lru_cache(maxsize=512)
 def _independent_from(inputs: int, outputs: int, dtype: torch.dtype, added: bool, device: torch.device,
                       threads: int)->int:
-    """Fewest rows, at least 2, from which on a row times a matrix (added to what is there) has the same bits in any
-    company, as far as was tried."""
+    "Fewest rows, at least 2, from which a row times a matrix (added to something) has the same bits in any company."
     draw = torch.Generator().manual_seed(0)
     rows, matrix = (torch.randn(n, inputs, generator=draw) for n in (512, min(outputs, 16384)))
     rows *= 2.**torch.randint(-8, 9, rows.shape, generator=draw)  # sums of like terms are exact in float32

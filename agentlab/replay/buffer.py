@@ -82,14 +82,12 @@ def _linked(batch: Batch, spans: Tensor)->Batch:
 
 def pick(batch:Batch, index:Tensor,  # (n,) whole numbers: which of them, in this order; repeated ones are repeated
 )->Batch:  # n episodes with their rows, turns and tokens; labels as they were
-    """The episodes at `index`, in that order, as often as they stand there (`select` keeps the order and knows no
-    repetition)."""
+    "The episodes at `index`, in order and as often as named (`select` keeps the order, without repetition)."
     return _assemble([batch], [_cuts(batch)], [index]).replace(labels=batch.labels)
 
 def alike(batch:Batch, like:Batch,  # the batch they shall be joined with
 )->Batch:  # the episodes with exactly the columns of `like`, on its device
-    """Columns that `like` lacks are dropped; missing ones are filled with NaN, -1 (whole numbers) or False.
-    `tokens.old_logp` is never made up."""
+    "Drops columns that `like` lacks; missing: NaN, -1 (whole numbers), False. `tokens.old_logp` is never made up."
     if 'old_logp' in like.tokens and 'old_logp' not in batch.tokens:
         raise ValueError("these episodes have no column tokens.old_logp, so their ratio is unknown. Add episodes "
                          "to the buffer after the trainer has set it, or set it yourself: "
@@ -127,8 +125,7 @@ def stratified(leaf:Tensor,  # (N,) non-negative weights
 
 @dataclass(frozen=True)
 class prioritised:
-    """Sampler: chances proportional to priority^alpha, with the weights that undo them (PER, Schaul et al. 2016,
-    arXiv 1511.05952)."""
+    "Sampler: chances as priority^alpha, with the weights that undo them (PER, Schaul et al. 2016, arXiv 1511.05952)."
     alpha: float = .6     # 0: uniform with repetition; 1: proportional to the priority
     beta: float = .4      # how far the weights undo the chances at step 0; 1: wholly
     beta_end: float = 1.  # and after `steps` steps
@@ -401,8 +398,7 @@ class _Content(_Drawing, Journal):
 
 @in_parts
 class Buffer(_Content):
-    """Whole episodes of the past, the oldest of which go first. In memory, or in a folder as Parquet files that are
-    never changed."""
+    "Whole past episodes, the oldest go first. In memory, or in a folder of Parquet files that never change."
     cache_bytes = 2**28       # of files that were read, kept in memory
     def __init__(self, folder=None,  # where the episodes are kept; what is there already is read. None: in memory
         episodes:int=4096,    # at most so many episodes
@@ -421,8 +417,7 @@ class Buffer(_Content):
         if folder is not None: self._read()
     def open(self, folder,  # where the episodes are kept from now on
         write:bool=True):   # False: another process writes there
-        """Move the buffer to a folder. What is there already is kept until `restore` names it, or the first `add`
-        removes it."""
+        "Move the buffer to a folder. What is there stays until `restore` names it, or the first `add` removes it."
         for segment in self.segments: segment.batch = self._content(segment)[0]
         self.folder, self.writes = Path(folder), write
         self._files, self._named, self._claimed = set(), [], False
@@ -465,8 +460,7 @@ class Buffer(_Content):
 metric('stored', 'past episodes that can be brought back', 'counted', 'episodes')
 
 class Replay:
-    """What the trainer asks of a recipe's `replay`. These answers change nothing; where a subclass sets `buffer`, it
-    is opened and checkpointed."""
+    "What the trainer asks of `replay`. These change nothing; a subclass's `buffer` is opened and checkpointed."
     buffer: Buffer|None = None
     def open(self, folder, write: bool = True):
         "Called once, before `restore`. Only the first process writes."

@@ -42,8 +42,7 @@ def own_probability(logp:Tensor, batch:Batch)->Tensor:
     return logp.exp()
 
 def over_target(logp:Tensor, batch:Batch)->Tensor:
-    """(action tokens,) p/(p_target + 1e-6), where the author's probability is known as tokens.target_logp; for
-    explore=0."""
+    "(action tokens,) p/(p_target + 1e-6), where tokens.target_logp knows the author's probability; for explore=0."
     return logp.exp()/(batch.action('target_logp').to(logp).exp() + 1e-6)
 
 def rl_plus(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
@@ -57,8 +56,7 @@ def rl_plus(logp:Tensor,  # (action tokens,) log-probability under the policy in
     certain:float=None,   # tokens of either kind that are likelier than this have loss 0
     faithful:bool=False,  # True, as in the authors' script: on-policy tokens are not clipped
 )->Tensor:                # (action tokens,) loss
-    """Clipped loss on-policy, multiple importance sampling with exploration on demonstrations (RL-PLUS, arXiv
-    2508.00222)."""
+    "Clipped loss on-policy, multiple importance sampling and exploration on demonstrations (RL-PLUS, 2508.00222)."
     if faithful and (low, high) != (None, None):
         raise ValueError(f'low={low}, high={high} together with faithful=True, which takes the clip away; '
                          f'leave them out')
@@ -83,8 +81,7 @@ def grpo_split(b:Batch,   # episodes and demonstrations; episodes need `source`
     singleton:str='raw',  # fewer than two own episodes: 'raw' keeps the outcome, 'zero' gives 0
     rows:str='episode',   # who votes: 'episode' once each, or 'turn'
 )->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
-    """Outcome against the outcomes of those episodes of the same task and seat that are no demonstrations (RL-PLUS's
-    split variant)."""
+    "Outcome against the episodes of its task and seat that are no demonstrations (RL-PLUS's split variant)."
     _check_compare(scale, ddof, singleton)
     outcome, peers, unit = b.of_turn('outcome').double(), b.of_turn('group', 'seat'), b.unit(rows)
     voters = torch.where(b.of_turn('source') == DEMONSTRATION, torch.nan, outcome)

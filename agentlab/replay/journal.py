@@ -24,8 +24,7 @@ def file_of(first: int)->str:
 
 @dataclass
 class Segment:
-    """The episodes of one `add`: the columns of their table with the buffer's own, and the content where it is held
-    in memory."""
+    "The episodes of one `add`: their table's columns with the buffer's own, and the content if in memory."
     first: int  # number of the first episode
     facts: Table
     batch: Batch|None = None  # None: it is in the file
@@ -45,8 +44,7 @@ def _without_own(batch: Batch)->Batch:
                                            if not c.startswith('replay_')}))
 
 def read_segment(path: Path)->Segment:
-    """What a file says of its episodes, without reading their tokens. Raises ValueError that names the file where it
-    is damaged."""
+    "What a file says of its episodes, without their tokens. ValueError names the file where it is damaged."
     import pyarrow as pa, pyarrow.parquet as pq
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -116,8 +114,7 @@ class Journal:
             pq.write_table(pa.table(dict(priority=self.priority.numpy())).replace_schema_metadata(facts), temporary,
                            write_page_checksum=True)
     def _read(self, tries: int = 5):
-        """Take over what a folder holds. Another process may be writing to it: what vanishes while it is read was
-        evicted."""
+        "Take over what a folder holds. Another process may write to it: what vanishes in between was evicted."
         state = read_state(self.folder/'state.parquet')
         for left in reversed(range(tries)):
             try: segments = [read_segment(self.folder/file_of(first)) for first in first_numbers(self.folder)]
@@ -154,8 +151,7 @@ class Journal:
         for path in self.folder.glob('.*.parquet.*.tmp'): path.unlink(missing_ok=True)
         self._claimed = True
     def _sweep(self):
-        """Remove the oldest files, up to the first that is alive or named by one of the last two checkpoints: the rest
-        stays without a gap."""
+        "Remove the oldest files, up to the first that is alive or in one of the last two checkpoints: no gap."
         if not self._on_disk(): return
         kept = {s.first for s in self.segments}.union(*self._named)
         for first in sorted(self._files):

@@ -82,8 +82,7 @@ metric('sil_weight', 'weight of the self-imitation update', 'as it was used', '-
 metric('sil_trained', 'episodes of the self-imitation update', 'counted', 'episodes')
 
 class SelfImitation(Replay):
-    """Keep one's own good episodes; when enough of them are above what groups earn today, learn from them once more
-    (SPEAR)."""
+    "Keep one's good episodes; learn from them again once enough beat what groups earn today (SPEAR)."
     def __init__(self, policy, seed,  # policy: not used; seed of the draws
         size:int=32,               # most episodes of one update (released: 2048)
         trigger:float=1.5,         # an update when more than trigger*size stored episodes are above the baseline

@@ -153,8 +153,7 @@ class Imitation(Replay):
         self.fields, self.buffer = (dict(objective=imitation, objective_args={}) | (fields or {}),
                                     Buffer(episodes=episodes, stale=stale))
     def add(self, batch:Batch, step:int):
-        """Store these episodes, such as those of `agent_r`. What nobody sampled has no old_logp: it is set to 0 (no
-        ratio is taken)."""
+        "Store these episodes, as `agent_r`'s. What nobody sampled has no old_logp: it is 0 (no ratio is taken)."
         known = batch.action('old_logp') if 'old_logp' in batch.tokens else batch.action('sampler_logp')
         self.buffer.add(trained_only(batch.with_action(old_logp=known.nan_to_num(nan=0.))), step)
     def updates(self, batch:Batch, advantage:Tensor, step:int):

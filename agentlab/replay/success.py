@@ -170,8 +170,7 @@ def success_pool(
     versions:int=2,  # newest steps whose episodes are candidates
     best:float=1.,   # tasks with this mean outcome and more are left alone
 )->Tensor:           # rows of `facts`: `size` of every task that is taken
-    """What DART's trainer takes from its pool; a task that only failed gets its newest success. Outcomes are 0 to 1;
-    NaN and -1 are faults."""
+    "What DART takes from its pool; a task that only failed gets its newest success. Outcomes 0 to 1; NaN, -1: faults."
     outcome, task, place = facts.outcome, same(facts.task), torch.arange(len(facts))
     fresh = facts.step >= facts.step.unique()[-versions:].min() if len(facts) else facts.used
     candidate = fresh & ~facts.used & outcome.isfinite() & (outcome != -1)

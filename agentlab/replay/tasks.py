@@ -87,8 +87,7 @@ class TaskSelection:
         "Recipe fields of this step: the task of every group."
         return dict(group_args=dict(tasks=[self.tasks[i] for i in self.numbers(step).tolist()]))
     def read(self, batch:Batch, step:int)->Batch:
-        """Count what was won and lost; episodes get `task` (its number) and `learnability` (as it was when the task
-        was chosen)."""
+        "Count wins and losses; episodes get `task` (number) and `learnability` (when the task was chosen)."
         place = batch.episodes.group.cpu() - step*self.n
         if len(place) and not 0 <= int(place.min()) <= int(place.max()) < self.n:
             raise ValueError(f'the groups of step {step} go from {int(batch.episodes.group.min())} to '

@@ -104,8 +104,7 @@ def _network(sizes, generator):
     return nn.Sequential(*layers[:-1])
 
 class TwinHeads(nn.Module):
-    """Two Q of (state, what was said) and two V of the state. All say 0 at first; what lies below their last layers
-    differs."""
+    "Two Q of (state, what was said), two V of the state. All say 0 at first; what lies below differs."
     def __init__(self, state:int,  # width of a state's features
         said:int,                  # width of an utterance's features
         seed:int,                  # of the first weights
@@ -263,8 +262,7 @@ class ArcherCritic(_Reads):
             past, passes, how, reward, max_tokens, temperature)
         self.update = dict(gamma=gamma, tau=tau, faithful=faithful, max_grad_norm=max_grad_norm)
     def fit(self, targets:Tensor, seed:int)->dict:
-        """Learn from past episodes, with what the policy, as it is now, says in their states; and the baseline from the
-        targets."""
+        "Learn from past episodes, with what today's policy says in their states; and the baseline."
         n = min(self.past, len(self.buffer.fresh(self.step)))
         past = self.buffer.sample(n, how=self.how, generator=torch.Generator().manual_seed(seed),
                                   step=self.step).to(self.policy.device)

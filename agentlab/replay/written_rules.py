@@ -151,8 +151,7 @@ def mine(table:dict,       # from `evidence`
     consistency:float=.7,  # share of the winners' turns
     each:int=1,            # rules of one action
 )->list:                   # of Evidence, the surest first
-    """Rules that worked for winners, not for losers, and wherever winners met the pattern; the surest of each
-    action, of equal ones the shortest."""
+    "Rules that won, not lost, wherever winners met the pattern; the surest of each action, then the shortest."
     sure = [e for e in table.values() if e.nominated and e.z >= least and e.consistent >= consistency]
     kept = []
     for e in sorted(sure, key=lambda e: (-e.z, len(sentences(e.pattern)), e.pattern, e.action)):
@@ -180,8 +179,7 @@ def propose(table:dict,  # evidence of this batch
 def read_json(reply,   # whatever the model returned
     kind:type,         # list or dict: the form that is wanted
     most:int=20_000):  # characters
-    """The first JSON value of this kind in a reply, also inside a code fence or between words. ValueError where
-    there is none."""
+    "The first JSON value of this kind in a reply, also fenced or between words. ValueError where none is."
     if not isinstance(reply, str): raise ValueError(f'the reply is a {type(reply).__name__}, not text')
     if len(reply) > most: raise ValueError(f'the reply has {len(reply)} characters, more than {most}')
     decoder = json.JSONDecoder()

@@ -15,8 +15,7 @@ from .information import _action_spans, _ranges, _turn_mean
 def counterfactual_gain(b:Batch,  # episodes; turns need `masked_logp`, tokens the column named by `logp`
     logp:str='old_logp',  # token column with the log-probabilities under the real feedback
 )->Tensor:  # (turns,) float64, nats per token
-    """How much likelier the feedback made the next action, credited to the turn that caused it; 0 on the last turn
-    (InfoPO, arXiv 2603.00656)."""
+    "How much likelier feedback made the next action, to the turn that caused it; last 0 (InfoPO, arXiv 2603.00656)."
     hint = ('Set it with batch.with_turns(masked_logp=masked_logps(policy, batch)), or give the frame of '
             'Batch.from_turns that column.')
     masked = need(b.turns, 'masked_logp',
@@ -31,8 +30,7 @@ def masked_logps(policy, b:Batch,  # episodes with their token ids
     temperature:float=1.,  # of the softmax; that of `old_logp`, so that both speak of the same distribution
     budget:int=4096,       # tokens of one forward pass, padding included
 )->Tensor:  # (turns,) float64 mean log-probability of the turn's action tokens; NaN for the first turn of a window
-    """How likely each action would have been had its agent not read the latest feedback: one forward per turn, no
-    gradient."""
+    "Each action's log-probability had the latest feedback not been read: one forward per turn, no gradient."
     words = policy.chat.text_ids(placeholder)
     if not words:
         raise ValueError(f'placeholder={placeholder!r} has no tokens: give a text that says nothing, such as "Nothing '
@@ -42,8 +40,7 @@ def masked_logps(policy, b:Batch,  # episodes with their token ids
     return _turn_mean(blind, policy.logprobs(blind, temperature, budget)[0])
 
 def _blind(b, words, before, after, end_id):
-    """A row per turn with a turn before it: its context with the text of the latest feedback replaced by `words`,
-    then its action."""
+    "A row per turn but the first: its context, the latest feedback replaced by `words`, then its action."
     turn, start, first, last = _action_spans(b)
     follows = shift(b.tokens.row[first], fill=-1) == b.tokens.row[first]  # the turn before is in the same window
     asked = shift(last)[follows]  # the last token of the action before

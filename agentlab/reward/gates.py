@@ -36,8 +36,7 @@ def gated(b:Batch, rewards:tuple,  # most important first: functions Batch -> (t
     thresholds:float|tuple=0.,  # what an episode's sum must exceed, one per level but the last; a number for all
     weights:float|tuple=1.,  # of each level; a number for all
 )->Tensor:  # (turns,) float64; NaN where a level that counts has no score
-    """The sum of several rewards, each counted only in episodes where all above it exceed their thresholds (G-RA,
-    arXiv 2508.10548)."""
+    "Sum of rewards, each counted where all above it exceed their thresholds (G-RA, arXiv 2508.10548)."
     earned = [_level(b, reward) for reward in rewards]
     thresholds = [*_each('thresholds', thresholds, len(earned)-1), 0.]
     total = torch.zeros(len(b.turns), dtype=torch.float64, device=b.turns.episode.device)
@@ -66,8 +65,7 @@ def renorm(b:Batch,  # episodes; turns need the column named next
     beta:float=1.,        # taken from every intermediate turn; with 1 no step pays where the outcome is 0
     faithful:bool=False,  # True: an invalid judgement counts as a share of 0, as in the authors' code
 )->Tensor:                # (turns,) float64; NaN throughout an episode without outcome
-    """Process reward plus outcome minus `beta` on the intermediate turns, the outcome on the last (PPR with ReNorm,
-    arXiv 2509.25598)."""
+    "Process reward plus outcome minus `beta` on intermediate turns, outcome on the last (PPR, arXiv 2509.25598)."
     hint = f'Let a judge score the turns and set batch.with_turns({process}=shares).'
     share = need(b.turns, process, f'renorm reads turns.{process}', hint).double()
     result = b.of_turn('outcome')

@@ -28,8 +28,7 @@ def _prm_column(b):
     return b.action('prm_logp')
 
 def _turn_ratio(b, prm_logp, beta, old, cut=False):
-    """(turns,) sum of the log-ratio over each turn's action tokens times beta, with the gradient of `prm_logp`
-    unless it is `cut`."""
+    "(turns,) beta times the summed log-ratio of each turn's action tokens; with `prm_logp`'s gradient unless `cut`."
     need(b.tokens, old, f'implicit_prm reads tokens.{old}',
          f'Set it with batch.with_action({old}=policy.logprobs(batch)[0]), or name another column with old=.')
     ratio = beta*(prm_logp.double() - b.action(old).to(prm_logp.device, torch.float64))
@@ -65,8 +64,7 @@ def prm_backward(prm,      # agentlab.policy.Policy: the process reward model, a
     budget:int=4096,       # tokens of one forward pass, padding included
     faithful:bool=False,   # True: the released loss, which gives no gradient
 )->float:                  # the loss
-    """Add the gradient of `implicit_prm_loss` to the process reward model, micro-batch by micro-batch; the optimiser
-    step is the caller's."""
+    "Add `implicit_prm_loss`'s gradient to the process reward model, by micro-batch; the step is the caller's."
     from agentlab.policy.core import parts  # here, because it is the only line of the rewards that needs a model
     prm_logp = prm.logprobs(b, temperature, budget)[0].requires_grad_()
     loss = implicit_prm_loss(prm_logp, b, beta, old, faithful)

@@ -16,8 +16,7 @@ def information_gain(b:Batch,  # episodes; turns need `answer_logp`
     kind:str='prob',
     faithful:bool=False,  # True, as released: an episode with a missing measurement keeps only its outcome
 )->Tensor:                # (turns,) float64
-    """Gain of belief in the true answer, turn by turn; the outcome on the last turn; 0 where it was not measured
-    (IGPO, arXiv 2510.14967)."""
+    "Gain of belief in the true answer per turn, outcome on the last; 0 where not measured (IGPO, arXiv 2510.14967)."
     if kind not in ('prob', 'log_prob'): raise ValueError(f"kind={kind!r}: use 'prob' or 'log_prob'")
     logp = need(b.turns, 'answer_logp', 'information_gain follows the probability of the true answer',
                 'Set it with batch.with_turns(answer_logp=answer_logps(policy, batch, answers)), or give the frame of '
@@ -45,8 +44,7 @@ def answer_logps(policy, b:Batch,  # episodes with their token ids
     return _turn_mean(asked, policy.logprobs(asked, temperature, budget)[0])
 
 def _asked(b, endings, closing, longest):
-    """A row per turn: its context, then the ending of its episode; the ending without its `closing` first ids is
-    what is scored."""
+    "A row per turn: its context, then its episode's ending; the ending less `closing` first ids is scored."
     device, sizes = b.tokens.id.device, [len(ending) for ending in endings]
     ending, size = tensor([i for e in endings for i in e], dtype=torch.int64,
                           device=device), tensor(sizes, device=device)
@@ -65,8 +63,7 @@ def _asked(b, endings, closing, longest):
     return Batch(b.episodes, Table(episode=episode), b.turns, Table(**{name: x[order] for name, x in columns.items()}))
 
 def measure_answers(batch: Batch, policy, closing: str = 'answer')->Batch:
-    """The batch with `turns.answer_logp`: how likely the policy finds the true answer at each turn. `closing` leads
-    over to the answer."""
+    "With `turns.answer_logp`: the policy's belief in the true answer at each turn. `closing` leads over to it."
     answers = [batch.labels.get('answer', {}).get(key) for key in batch.episodes.answer.tolist()]
     if not any(answers):
         raise ValueError("information gain needs the true answer, but no episode of this batch has one. Let your "
@@ -84,8 +81,7 @@ def check_answers(env):
 measure_answers.check_env = check_answers
 
 def _action_spans(b):
-    """(turn, start of its row, first action token, last action token) of every turn that has action tokens; places
-    are indices of b.tokens."""
+    "(turn, row start, first action token, last) of every turn with action tokens; places index b.tokens."
     turn = b.action_turn.unique()
     first, past = torch.searchsorted(b.action_turn, turn), torch.searchsorted(b.action_turn, turn, right=True)
     first, last = b.actions[first], b.actions[past - 1]

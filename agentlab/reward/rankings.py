@@ -17,8 +17,7 @@ from .basic import at_end
 def both_orders(
     judge:Callable,  # (i, j) -> (score_i, score_j); None or a score that is not finite: this judgement failed
 )->Callable:         # (i, j) -> (score_i, score_j), each the sum of two judgements
-    """Judge i before j and j before i and add the scores; a judgement that failed counts 5:5 (ArenaRL). An exception
-    is not caught."""
+    "Judge i before j and j before i, scores added; a failed judgement counts 5:5 (ArenaRL). Exceptions pass."
     def verdict(i, j):
         scores = judge(i, j)
         return scores if scores is not None and all(math.isfinite(score) for score in scores) else (5., 5.)
@@ -108,8 +107,7 @@ def double_elimination(compare:Callable,  # (i, j) -> (score_i, score_j), player
     n:int,               # players, at least 2
     draw:random.Random,  # draws the pairs
 )->list:                 # n rewards from 0 to 1
-    """Random pairs; the losers of each round join a second bracket, whose winner meets the first one's: 2n-2
-    comparisons (ArenaRL)."""
+    "Random pairs; each round's losers join a second bracket, whose winner meets the first's: 2n-2 games (ArenaRL)."
     scores = [[] for _ in range(n)]
     field, drops, second, out = list(range(n)), [], [], []
     while len(field) > 1:
@@ -124,8 +122,7 @@ def double_elimination(compare:Callable,  # (i, j) -> (score_i, score_j), player
     return _places([winner, loser, *out[::-1]], scores)
 
 def _round(compare, field, scores):
-    """(who goes on, losers) of neighbours in `field`; equal scores favour the first. An odd one out goes on, and
-    goes first."""
+    "(who goes on, losers) of neighbours in `field`; ties favour the first. An odd one goes on, and goes first."
     winners, losers = [], []
     for i, j in zip(field[::2], field[1::2]):
         a, b = compare(i, j)
@@ -136,8 +133,7 @@ def _round(compare, field, scores):
     return field[len(field)//2*2:] + winners, losers
 
 def _slots(n):
-    """Seeds in the order of the bracket, for the next power of two: best against worst, and the two best in
-    different halves."""
+    "Seeds in the bracket's order, to the next power of two: best against worst, the two best in different halves."
     slots = [0]
     while len(slots) < n: slots = [seed for k in slots for seed in (k, 2*len(slots)-1-k)]
     return slots
@@ -153,8 +149,7 @@ def tournament(b:Batch,  # episodes; several episodes per group
     bracket:Callable=round_robin,  # (compare, n, draw) -> n rewards from 0 to 1
     seed:int=0,          # of the draws; each task draws from a generator of its own
 )->Tensor:               # (turns,) float64, 0 except on the last turn of each episode
-    """Place in a tournament of the episodes of the same task and seat, 1 the best and 0 the worst (ArenaRL). A group
-    of one gets 0."""
+    "Place among the episodes of the task and seat, 1 best to 0 worst (ArenaRL). A group of one gets 0."
     both = both_orders(judge)
     earned = torch.zeros(len(b), dtype=torch.float64)
     peers = same(b.episodes.group, b.episodes.seat).cpu()

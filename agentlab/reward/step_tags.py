@@ -18,8 +18,7 @@ TAGS = dict(none=-1, planning=1, explore=2, reflection=3)  # what the integers i
 
 def tag_of(text:str,  # what the model wrote in one turn
 )->int:               # a value of TAGS
-    """The first of <planning>, <explore>, <reflection>, in this order, that occurs in `text`; -1 if none does
-    (RLVMR, arXiv 2507.22844)."""
+    "The first of <planning>, <explore>, <reflection>, in this order, in `text`; -1: none (RLVMR, arXiv 2507.22844)."
     return next((TAGS[name] for name in ('planning', 'explore', 'reflection') if f'<{name}>' in text), TAGS['none'])
 
 def valid_tag(b:Batch,  # episodes; turns need `tag` and `invalid`

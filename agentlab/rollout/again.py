@@ -52,8 +52,7 @@ class Says:
     def __call__(self, k:int, one:Attempt)->str: return self.text
 
 class Again(Wrapper):
-    """Several attempts at the same task in one episode. Turns have columns['attempt'], the last one of an attempt
-    also columns['right']."""
+    "Several attempts at a task in one episode. Turns have columns['attempt'], an attempt's last also columns['right']."
     def __init__(self, env,         # an environment of one seat, whose info says `success`
         attempts:int=2,             # of an episode, at most
         goes_on:Callable=if_wrong,  # Attempt -> bool: whether another one follows

@@ -31,8 +31,7 @@ def segment_entropy(entropies,  # per sampled token, nats: `Completion.entropies
     vocabulary: int|None = None,  # faithful: number of tokens in the vocabulary
     faithful: bool = False,  # True: the sum, divided by ln(vocabulary), as released
 )->float:         # nats; faithful: in units of ln(vocabulary); 0 for no tokens
-    """How unsure the policy was at the beginning of an action: the mean entropy of its first `k` tokens (ARPO, Dong
-    et al. 2025)."""
+    "How unsure an action began: the mean entropy of its first `k` tokens (ARPO, Dong et al. 2025)."
     if k < 1: raise ValueError(f'k={k}: give the number of tokens to look at, from 1')
     if faithful != (vocabulary is not None):
         raise ValueError(f'vocabulary={vocabulary}, faithful={faithful}: only the released form divides by '
@@ -57,8 +56,7 @@ def aepo_score(now: float, first: float,  # entropy of this segment, and of the 
     streak: int = 0,       # rounds in a row in which this group has forked
     penalty: float = .05,  # what each of them takes off
 )->float:                  # 0 to 1; fork where it is at least the threshold
-    """AEPO's branch score, clip((u + w*(H - H_first)) * max(0, 1 - .05 c), 0, 1) (released code of Dong et al. 2025,
-    arXiv 2510.14545)."""
+    "AEPO's branch score, clip((u + w*(H - H_first)) * max(0, 1 - .05 c), 0, 1) (released code, arXiv 2510.14545)."
     return min(max((draw + weight*(now - first))*max(0., 1 - penalty*streak), 0.), 1.)
 
 def aepo_budget(root: float,  # entropy of a game's first action
@@ -99,8 +97,7 @@ class Tree:
         self.begun += 1
         return self.games[self.begun - 1]
     def fork(self, parent: Game):
-        """Copy a game as it stands into the next slot. A clone that fails ends only that slot; an environment that
-        has none is refused."""
+        "Copy a game into the next slot. A failing clone ends only that slot; an environment without one is refused."
         game, twin = self.next(), guarded(lambda: parent.env.clone())
         self.made += 1
         if isinstance(twin, (NotImplementedError, TypeError, AttributeError)):
@@ -123,8 +120,7 @@ def _no_clone(env, why):
 
 def own_luck(env,  # a clone
     seed: int):
-    """Let an environment draw its future from another seed: by `reseed(seed)`, or by replacing its generator
-    `random`; others stay as they are."""
+    "Draw an environment's future from another seed: `reseed(seed)`, or a new generator `random`; else unchanged."
     if callable(getattr(env, 'reseed', None)): env.reseed(seed)
     elif isinstance(getattr(env, '__dict__', {}).get('random'), Random): env.random = Random(seed)
     elif hasattr(getattr(env, 'env', None), 'reset'): own_luck(env.env, seed)  # an environment around another one
@@ -215,11 +211,9 @@ class _Growing(_Groups):
 
 @in_parts
 class Forest(_Growing):
-    """All groups of a call and what they are played with. It is the sampler of its own rounds, so that it hears what
-    is said before it is done."""
+    "All groups of a call, and the sampler of its own rounds: it hears what is said before it is done."
     def first_look(self)->list[tuple]:
-        """Play a game of every group to its end: (entropy of its first action, mean entropy of its later ones) for each
-        group."""
+        "Play a game of every group: (entropy of its first action, mean entropy of later ones) for each group."
         g = self.given
         if self.rule.faithful:  # as released: a first action of up to 50 tokens, and a game, both thrown away
             how = {k: v for k, v in vars(g).items() if k != 'group_size'} | dict(sampler=self.sampler)
@@ -234,8 +228,7 @@ class Forest(_Growing):
         for tree in self.trees: tree.size = len(tree.games)
         return [self.look([side.turns for side in tree.games[0].sides.values()]) for tree in self.trees]
     def look(self, seats: list[list], skip: int = 1)->tuple[float, float]:
-        """Entropy of the first action of a game, and the mean over all but the first `skip`; where there is none, the
-        first one's."""
+        "Entropy of a game's first action, and the mean past the first `skip`; where there is none, the first's."
         seen = [self.rule.measure(turn.entropies)
                 for turn in sorted((t for turns in seats for t in turns), key=lambda turn: turn.t)]
         root, later = (seen or [0.])[0], seen[skip:]
@@ -261,8 +254,7 @@ def arpo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
     baselines: dict|None = None,
     **how          # further arguments of `play`
 )->list[Episode]:  # ordered by group, slot, seat; `Turn.origin` of a copied turn names the turn that sampled it
-    """`play`, with games forked where the entropy has risen after an answer of the environment (ARPO, Dong et al.
-    2025, arXiv 2507.19849)."""
+    "`play`, forking where entropy has risen after the environment's answer (ARPO, Dong et al. 2025, 2507.19849)."
     def forks(now, first, draw, streak): return arpo_score(now, first, draw, weight) <= threshold
     initial = max(1, group_size//2) if initial is None else initial
     forest = Forest(_rule(forks, beam, k, faithful, baselines, policy, initial, group_size), policy, env, seeds,
@@ -280,8 +272,7 @@ def aepo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
     k: int = 20, faithful: bool = False, baselines: dict|None = None,
     **how          # further arguments of `play`
 )->list[Episode]:  # as for `arpo`
-    """`arpo` with a first look that sets the number of forks, and a penalty against rows of them (AEPO, Dong et al.
-    2025, arXiv 2510.14545)."""
+    "`arpo` whose first look sets the forks, penalising rows of them (AEPO, Dong et al. 2025, arXiv 2510.14545)."
     def forks(now, first, draw, streak): return aepo_score(now, first, draw, weight, streak, penalty) >= threshold
     forest = Forest(_rule(forks, beam, k, faithful, baselines, policy, 1 if initial is None else initial, group_size),
                     policy, env, seeds, group_size, **how)

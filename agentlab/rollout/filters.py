@@ -221,8 +221,7 @@ def simpletir_reject(b:Batch,  # episodes
     least_std:float=1e-3,  # a group's outcomes must deviate by so much
     whole:int=0,           # episodes of the group that must not be truncated; the authors' remove_clip asks for 4
 )->Batch:
-    """Drop groups that are decided, too easy, too hard, or of which too few episodes came to an end (SimpleTIR's
-    rejections)."""
+    "Drop groups decided, too easy, too hard, or with too few finished episodes (SimpleTIR's rejections)."
     by, ended = _keys(b), (~b.episodes.truncated).double()
     right = group_mean(b.episodes.success.double(), by)
     enough = group_sum(ended, by) >= max(whole, 1)  # all cut short: rejected in any case

@@ -216,8 +216,7 @@ def side_by_side(calls: list,  # functions without arguments that do not raise
     workers: int,  # threads
     limit: float|None = None,  # seconds for one call; None: no limit
 )->list:           # what each returned, or a TimeoutError
-    """Run the calls in threads. One that overruns its limit is left behind: a thread cannot be stopped, but nobody
-    waits for it."""
+    "Run the calls in threads. One over its limit is left behind: it cannot be stopped, but nobody waits."
     answers, begun, todo, done, waiting = ([None]*len(calls), {}, deque(range(len(calls))), SimpleQueue(),
                                            set(range(len(calls))))
     def work():

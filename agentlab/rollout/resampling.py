@@ -19,8 +19,7 @@ from .filters import CurationError, curation, keep_mixed
 from .plain import call_all, guarded, new_games, play, receive_all, within_budget
 
 def _until(groups, rounds, again, passes):
-    """Play every place, then those whose group does not pass, `rounds` times in all: (episodes in the order of the
-    places, open places)."""
+    "Play every place, then those whose group fails, `rounds` times in all: (episodes by place, open places)."
     held, left = {}, list(range(len(groups)))
     for r in range(rounds):
         played = again(r, left)
@@ -147,8 +146,7 @@ def with_rollback(
     seed:int=0, step:int=0, name:str='policy', system:str=None,
     format=None  # refused: the whole reply is the action here
 )->list:         # as `play`; turns have columns['spliced'] and columns['retries']
-    """`play`, but a call that fails is said again and the failure removed from the context (CLEANER). Train with
-    recompute_old=True."""
+    "`play`, but a failed call is said again, the failure cut from the context (CLEANER). Needs recompute_old=True."
     whole_reply(format, 'with_rollback')
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, groups)
     sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens,

@@ -142,8 +142,7 @@ class _Rounds:
         self.spent = [dict(steps=0, tokens=0) for _ in games]
         self.roots = [Node(game=self.fork(game, i, 'root'), tree=i) for i, game in enumerate(games)]
     def fork(self, game: Game, tree: int, *drawn)->Game:
-        """The game as it stands, with luck of its own from here on. A copy that breaks has ended; EnvError where the
-        environment refuses to be copied."""
+        "The game as it stands, its luck its own from here. A broken copy has ended; EnvError where none is given."
         if game.over: return game
         twin = game.fork(*drawn)
         if any(kind in (twin.error or '') for kind in _refused):
@@ -297,8 +296,7 @@ class Trees(_Rounds):
         return found
 
 def edges(root: Node)->list[dict]:
-    """Every action of a tree as a row: what was said, how often it was tried, its mean return, whether it would be
-    chosen, and where it stands."""
+    "A tree's actions as rows: text, visits, mean return, whether it would be chosen, and its place."
     number = {node: i for i, node in enumerate(root.below())}
     return [dict(node=i, parent=number[node.parent], depth=len(node.path) - len(root.path), action=node.text,
                  prior=node.prior, visits=node.visits, q=node.q, chosen=node is node.parent.best, over=node.over,
@@ -308,8 +306,7 @@ def edges(root: Node)->list[dict]:
 def tree_figure(root: Node, height: int = 420,  # pixels
     deepest: int = 8,  # levels that are drawn at once
 ):                     # a plotly figure
-    """A tree as boxes: as wide as an action was visited, coloured by its mean return; ▸ would be
-    chosen. Click one to go in."""
+    "A tree as boxes: width for visits, colour for mean return; ▸ would be chosen. Click one to go in."
     from html import escape
     import plotly.graph_objects as go
     rows = [row for row in edges(root) if row['visits']]

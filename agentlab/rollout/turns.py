@@ -23,8 +23,7 @@ from .plain import play
 def turn_percentile(b:Batch,  # recorded games
     share:float=.75,  # of the episodes that end within the limit
 )->float:
-    """The number of turns that a share of the episodes does not exceed (linear between two of them). Round up for a
-    limit."""
+    "The number of turns that a share of episodes does not exceed (linear in between). Round up for a limit."
     if not 0 <= share <= 1: raise ValueError(f'share={share}: give a share of the episodes, 0 to 1')
     if not len(b): raise ValueError('turn_percentile: there are no episodes. Play some without a limit first.')
     return torch.quantile(torch.bincount(b.turns.episode, minlength=len(b)).double(), share).item()
@@ -102,8 +101,7 @@ def scaling_inter(step:int,  # updates behind the policy
     resumed:int=None,     # with faithful=True: the update at which the run was resumed
     faithful:bool=False,  # True: with the released counter, which a resume sets one too low
 )->dict:                  # the recipe field that holds for this step
-    """Most turns of a game, growing with training (ScalingInter-RL). A pure function of the step, so that a resumed
-    run goes on alike."""
+    "Most turns of a game, growing with training (ScalingInter-RL). A pure function of the step: resumable."
     if every < 1 or not turns:
         raise ValueError(f'every={every}, turns={turns}: give an interval from 1 and at least one number of turns')
     if resumed is not None and not faithful:
@@ -155,8 +153,7 @@ def mua_rl_recipe():
     return dict(credit=grpo, rollout=play_apart)
 
 class UnaryFeedback(Again):
-    """Ask again after a wrong answer, without saying why it was wrong; the reward falls with every attempt and with
-    repetitions (UFO)."""
+    "Ask again after a wrong answer, without saying why; each attempt and repetition earns less (UFO)."
     def __init__(self, env,  # an environment of one seat, whose info says `success`
         attempts:int=5,      # valid answers of an episode
         says:str='Incorrect. Please think again.',

@@ -73,8 +73,7 @@ def judged(made:list, tried:list,  # episodes of injectors and of solvers
 # the same, with columns: `kind`; `order` of the bug, 0 for injectors; and for these `valid`, and `solved`: the share of
 # the tries that mended it
 )->list[Episode]:
-    """Tell every injector how its bug fared. A bug that nobody could try (the environment failed) is no episode to
-    learn from."""
+    "Tell every injector how its bug fared. One that nobody could try (the environment failed) teaches nothing."
     scores = {}
     for episode in tried:
         episode.columns |= dict(kind=kind_of(episode.task), order=float(episode.task.get('order', 1)), valid=torch.nan,
@@ -90,8 +89,7 @@ def judged(made:list, tried:list,  # episodes of injectors and of solvers
 def numbered(episodes:list,  # of several groups
     group_size:int, tries:int  # injectors of a program; repairs of a bug
 )->list[Episode]:
-    """The episodes in the order of their groups, with a number of its own for every game, the same in whatever
-    process it was played."""
+    "Episodes in their groups' order, with a number for every game, the same whatever process played it."
     ordered, count = sorted(episodes, key=lambda e: (e.group, e.game)), {}
     for episode in ordered:
         program = episode.group//(group_size + 1)
@@ -111,8 +109,7 @@ def bug_reward(b:Batch, alpha:float=.8,  # see `swe_self_play`
 
 def higher_order(b:Batch  # of `self_play`, or repairs of `BugRepair` alone
 )->list:  # tasks of BugRepair, each once
-    """What failed repairs left behind: a program that still fails, and is neither the original nor the bug they
-    began with."""
+    "What failed repairs left: programs that still fail, neither the original nor the bug they began with."
     e, found = b.episodes, {}
     solver = (e.seat == state_key('solver')) & ~e.success & (e.error == -1)
     first = {episode: turn for turn, episode in reversed(list(enumerate(b.turns.episode.tolist())))}

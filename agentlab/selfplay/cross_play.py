@@ -84,8 +84,7 @@ class Tournament(_Table):
         own, other = self.square('paid'), self.square('paid_other')
         return torch.where(torch.eye(len(own), dtype=torch.bool), (own + other)/2, own)
     def margins(self)->Tensor:
-        """(players, players) float64, antisymmetric: half of what the row is paid more than the column; NaN where no
-        game counts, 0 on the diagonal."""
+        "(players, players) float64, antisymmetric: half the row's lead; NaN where no game counts, diagonal 0."
         paid = self.payoffs()
         return ((paid - paid.T)/2).fill_diagonal_(0)
     def save(self, path)->Path:

@@ -142,8 +142,7 @@ class SeatBaseline:
            'every token of the episode', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119', needs=('baseline',))
 def spiral(b:Batch,  # episodes; episodes need `baseline`
 )->Tensor:           # (action tokens,) float64
-    """Outcome less the moving average of the episode's seat, the same for every token (SPIRAL, role-conditioned
-    advantage estimation)."""
+    "Outcome less its seat's moving average, for every token (SPIRAL, role-conditioned advantage estimation)."
     baseline = need(b.episodes, 'baseline', 'spiral compares with the baseline of a seat',
                     'Give the recipe memory=agentlab.selfplay.SeatBaseline.')
     return b.spread((b.episodes.outcome.double() - baseline)[b.turns.episode])

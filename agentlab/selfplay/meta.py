@@ -26,8 +26,7 @@ def linear(x:Tensor)->Tensor:
 def pfsp(win_rates,  # (opponents,) my win rate against each, a tie counts half; NaN where we have not met: taken as .5
     weigh=hard       # function: (opponents,) rates -> weights from 0; `hard`, `variance`, `linear`, or your own
 )->Tensor:           # (opponents,) float64 probabilities
-    """How often to draw each opponent (prioritised fictitious self-play, Vinyals et al. 2019); uniform if nobody has
-    a weight."""
+    "How often to draw each opponent (PFSP, Vinyals et al. 2019); uniform if nobody has a weight."
     x = torch.as_tensor(win_rates, dtype=torch.float64)
     if x.ndim != 1 or not len(x):
         raise ValueError(f'win_rates has shape {tuple(x.shape)}; give one rate per opponent, at least one')

@@ -122,8 +122,7 @@ def exact_answer(tree: GameTree)->Callable:
                                                               tree.seats[side])
 
 def risk_averse(row: Tensor, column: Tensor, aversion: float = 0., steps: int = 1000)->tuple:
-    """Fictitious play whose answers are risk-averse (in the spirit of arXiv 2205.15434; `aversion` is lambda, in
-    1/payoff)."""
+    "Fictitious play with risk-averse answers (in the spirit of arXiv 2205.15434; `aversion` is lambda, 1/payoff)."
     x, y = fictitious(row, column)
     for t in range(1, steps + 1):
         a, b = risk_averse_response(row, y, aversion), risk_averse_response(column.T, x, aversion)

@@ -202,8 +202,7 @@ def hop_task(task:dict,  # of ProposeHop: split, world, people, answer
                 path=spoken[::-1])
 
 class ProposeHop(TextEnv):
-    """Given an answer, search backwards and ask a question that leads to it; a lookup in the pages that were shown
-    must find it."""
+    "Given an answer, ask a question that leads to it, searching backwards; a lookup in the pages must find it."
     name, seats = 'propose_hop', ('proposer',)
     def __init__(self, hops:int=2,  # of the questions, 2 or 3: with 1 they are shorter than ten words
         distractors:int=21,         # people of the world besides, as in HopSearch

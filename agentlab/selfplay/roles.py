@@ -45,8 +45,7 @@ def marft(b:Batch,      # episodes of teams, all seats of a game; tokens need th
     return tuple(_tokens(b, x, order, turn, level) for x in (targets, advantage))
 
 def _line(b, value, level):
-    """The steps of all games in the order of time: (their places, turn, value, reward); a step is a turn that has
-    tokens, or a token."""
+    "Steps of all games in order of time: (places, turn, value, reward); a step is a turn with tokens, or a token."
     need(b.tokens, value, f'marft compares with a critic and reads tokens.{value}',
          f'Set it with batch.with_action({value}=values), one float per action token.')
     turn, first, last = _spoken(b)
@@ -59,8 +58,7 @@ def _line(b, value, level):
     return order, turn[order], values[order], reward[order]
 
 def _rounds(b, turn, reward):
-    """Of every step: its game, whether it is the last of its round, what the round paid (there), and the value
-    behind the game's end."""
+    "Per step: its game, whether last of its round, what the round paid (there), the value behind the game's end."
     alike = group_constant(b.episodes.outcome, b.episodes.game)
     if not alike.all():
         raise ValueError(f'marft credits a team, but the seats of game {int(b.episodes.game[~alike][0])} have '
@@ -155,8 +153,7 @@ def sampled_shapley(
 # (n,) float64 estimates, which sum to the mean value of all minus that of nobody; (n,) standard errors, NaN for one
 # order
 )->tuple[Tensor, Tensor]:
-    """Shapley values from random orders. Asks anew for a coalition that comes again; wrap `value` in functools.cache
-    where it is exact."""
+    "Shapley values from random orders. A coalition may be asked twice: an exact `value` is best cached."
     if n < 1 or orders < 1: raise ValueError(f'n={n}, orders={orders}: give at least one agent and one order')
     gains = torch.zeros(orders, n, dtype=torch.float64)
     for row in gains:

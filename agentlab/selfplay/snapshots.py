@@ -91,8 +91,7 @@ class Snapshot(Borrowing):
 def load_snapshot(policy,  # who lends the modules
     path,                  # what `Snapshot.save` wrote
 )->Snapshot:
-    """A snapshot from its file. Raises FileNotFoundError, or ValueError where it is of another vocabulary or of
-    another model."""
+    "A snapshot from its file. FileNotFoundError, or ValueError for another vocabulary or model."
     from safetensors import safe_open
     if not Path(path).exists():
         raise FileNotFoundError(f'there is no snapshot {path}. Give a file that Snapshot.save wrote.')

@@ -40,8 +40,7 @@ class Critic:
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=lr, weight_decay=0.)
     @torch.no_grad()
     def read(self, policy, batch: Batch, budget: int)->Batch:
-        """The batch with what the estimator reads: `tokens.value`, and `episodes.last_value` where an episode was
-        cut off."""
+        "With what the estimator reads: `tokens.value`; `episodes.last_value` where an episode was cut off."
         return self.value(batch, policy.features(batch, budget), *last_features(policy, batch, budget))
     def value(self, batch: Batch, hidden: Tensor, cut: Tensor, after: Tensor|None)->Batch:
         "The batch with this head's columns, from features of its action tokens and of what follows the `cut` ones."

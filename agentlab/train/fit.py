@@ -309,8 +309,7 @@ def step_on_paper(model, s: Settings)->tuple[int, int]:
     return kept, after.peak - kept
 
 def blockwise_bytes(optimizer)->Callable:
-    """Bytes of the state of a parameter in a bitsandbytes optimizer with two moments: 8 bit in blocks of 256, small
-    tensors in 32."""
+    "Bytes of a parameter's state in bitsandbytes with two moments: 8 bit in blocks of 256, small tensors 32."
     def count(p: Tensor)->int:
         if optimizer.args.optim_bits == 32 or p.numel() < optimizer.args.min_8bit_size: return 8*p.numel()
         return 2*p.numel() + 2*4*math.ceil(p.numel()/256)
@@ -350,8 +349,7 @@ FRAGMENTS = .05      # our assumption: share of the memory in use that is lost b
 
 @dataclass(frozen=True, repr=False)
 class Memory:
-    """Bytes of a run by what they are for. Always there: weights to server. Then one phase after the other: playing,
-    learning, updating."""
+    "Bytes of a run by purpose. Always there: weights to server. Then one phase at a time: playing, learning, updating."
     weights: int         # as they lie on the GPU, buffers included
     adapter: int         # LoRA
     reference: int       # a copy of the weights to stay near
@@ -430,8 +428,7 @@ def layers_left(model, count: int):
         if alike: stack._modules = kept
 
 def tally(ledger: Ledger)->Counter:
-    """How many tensors of each kind were alive in the worst moment: (bytes of one, name or operation, shape, dtype)
-    -> count."""
+    "How many tensors of each kind lived in the worst moment: (bytes of one, name or operation, shape, dtype) -> count."
     return Counter(ledger.at_peak())
 
 def learning(model, s: Settings)->Counter:
@@ -459,8 +456,7 @@ def largest(found: Counter, count: int = 6)->tuple:
 def predict(config,  # see `read_config`
     settings: Settings|None = None, **changes,  # of the settings
 )->Memory:
-    """The memory of a run, from the model's config alone. Nothing is downloaded but a config.json that is not known
-    here."""
+    "The memory of a run, from the model's config alone. Downloads at most an unknown config.json."
     s = dataclasses.replace(settings or Settings(), **changes)
     return predicted(*prepared(config, s), s)
 
@@ -565,8 +561,7 @@ def check_fits(policy,  # agentlab.policy.Policy
     length: int|None = None,
     **changes,  # of the settings
 )->Memory|None:
-    """Refuse a run that will not fit, before anything is played. Raises ValueError with where the memory goes and
-    what would fit."""
+    "Refuse a run that will not fit before anything is played. ValueError: where memory goes, what would fit."
     have = memory_of(policy.device) if gpu is None else parse_bytes(gpu)
     if have is None: return None
     s, config = settings_of(policy, recipe, length, **changes), read_config(policy.model.config)
@@ -591,8 +586,7 @@ def fit(model: str = 'Qwen/Qwen2.5-0.5B-Instruct',  # a name on the hub, or a fo
     length: int = 2048,    # tokens of an episode
     groups: int = 8,       # tasks of an update
     group_size: int = 8):  # episodes of a task
-    """Say before anything is downloaded whether a model can be trained on a card, with which settings, and where the
-    memory goes."""
+    "Say before a download whether a model trains on a card, with which settings, and where memory goes."
     check_whole(1, 10**9, length=length, groups=groups, group_size=group_size)
     config = read_config(model)
     found = propose(config, gpu, length=length, rows=groups*group_size)

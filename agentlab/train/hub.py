@@ -78,8 +78,7 @@ def model_card(run,  # Run, or its folder
                        facts=facts, rows=rows, tests=tests, curves=curves, versions=run.info.get('versions', {}))
 
 def _staged(run, folder, card, base, traces):
-    """Lay out what is sent. Raises FileNotFoundError for a run without a policy, ValueError for an adapter whose base
-    nobody could find."""
+    "Lay out what is sent. FileNotFoundError: no policy in the run; ValueError: an adapter of an unknown base."
     policy, own = run.folder/'policy', Path(folder)
     if not policy.is_dir():
         raise FileNotFoundError(f'{policy} does not exist: it is written after the last update. Go on with the run: '

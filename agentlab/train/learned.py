@@ -93,8 +93,7 @@ class Progress(Critic):
         restore_moments(self.share_optimizer, own)
 
 class Prior(Critic):
-    """The expected outcome of every episode, read where its first turn begins; in the spirit of V0.5, whose prior is
-    frozen (arXiv 2603.10848)."""
+    "An episode's expected outcome, read where its first turn begins; in the spirit of V0.5, frozen (arXiv 2603.10848)."
     @torch.no_grad()
     def read(self, policy, batch:Batch, budget:int)->Batch:
         "The batch with `episodes.prior`; the middle of the range for an episode that said nothing."

@@ -49,8 +49,7 @@ def start_processes(precision: str,  # 'no' or 'bf16', as in a recipe
     return Accelerator(mixed_precision=precision, cpu=cpu, kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)])
 
 def all_gather(t, items: list)->list:
-    """The items of all processes, in the order of the processes. They travel as pickles, and only between processes
-    of one run."""
+    "The items of all processes, in their order. They travel as pickles, only between processes of one run."
     from accelerate.utils import gather_object
     return gather_object(items) if t.ranks > 1 else items
 

@@ -33,8 +33,7 @@ class Run:
         if isinstance(info['facts'].get('recipe'), dict): info['facts']['recipe'] = as_today(info['facts']['recipe'])
         return info
     def rows(self)->list[dict]:
-        """Rows of metrics.jsonl. A half-written last line is left out; so is a damaged one, with a warning that
-        names it."""
+        "Rows of metrics.jsonl. A half-written last line is left out; a damaged one too, with a warning."
         return _rows(self.folder / 'metrics.jsonl')
     def tests(self)->list[dict]:
         "Rows of tests.jsonl: success on held-out tasks, `step` updates into the run."
@@ -134,8 +133,7 @@ def _rows(path: Path)->list[dict]:
 @contextlib.contextmanager
 def alone(folder,       # a run folder; made where it is missing
     wait: float = 0.):  # seconds to wait for whoever is there
-    """Hold a run folder for this process alone. Raises BlockingIOError that names who has it, NotADirectoryError for
-    a file."""
+    "Hold a run folder for this process alone. BlockingIOError names who has it; NotADirectoryError: a file."
     from filelock import FileLock, SoftFileLock, Timeout
     folder = Path(folder)
     if folder.is_file(): raise NotADirectoryError(f'{folder} is a file. Give a folder for the run.')

@@ -82,14 +82,12 @@ class Training:
         "The policy as all processes ask it at once, each for a share of the rows; with one process the policy itself."
         return Together(self, self.policy) if self.ranks > 1 else self.policy
     def asked(self)->bool:
-        """Whether the run should end: this function's caller says so, or somebody has put a request into the run
-        folder. All processes agree."""
+        "Whether the run should end: its caller or a request in the run folder says so. All processes agree."
         return any(self.gather([self.should_stop()
                                 or (self.rank == 0 and self.run is not None and self.run.stop_asked())]))
 
 def check_suits(policy, env, recipe: Recipe):
-    """Refuse a policy that has no room for an action, and an environment that the recipe cannot be played in. Raises
-    ValueError or TypeError."""
+    "Refuse a policy without room for an action, an environment the recipe cannot play. ValueError, TypeError."
     if recipe.max_tokens >= policy.max_context:
         raise ValueError(f'max_tokens={recipe.max_tokens}: the policy {policy.name!r} takes {policy.max_context} '
                          f'tokens, the whole conversation included. Give fewer, or a policy with a longer max_context.')
@@ -192,8 +190,7 @@ class Skip(Exception):
     "This update cannot be made; the message says why. It is recorded in the row, and the run goes on."
 
 def rewarded(training: Training, batch: Batch, step: int)->Batch:
-    """The batch with old log-probabilities, with the columns that recipe, memory and critic supply, and with its
-    rewards. Raises Skip."""
+    "With old log-probabilities, the columns of recipe, memory and critic, and rewards. Raises Skip."
     r, policy = training.recipe, training.together
     batch = batch.to(training.accelerator.device)
     old = policy.logprobs(batch, r.temperature, r.budget)[0] if r.recompute_old else batch.action('sampler_logp')
@@ -209,14 +206,12 @@ def rewarded(training: Training, batch: Batch, step: int)->Batch:
     return batch
 
 def joined_by(training: Training, batch: Batch, step: int)->Batch:
-    """The batch with the past episodes that the recipe's replay brings in; `tokens.past` is 1 where a token is from
-    the past."""
+    "The batch with the past episodes that replay brings in; `tokens.past` is 1 where one is from the past."
     batch = training.replay.join(batch.to('cpu'), step).to(training.accelerator.device)
     return batch.with_action(past=past(batch))
 
 def past(batch: Batch)->Tensor:
-    """(action tokens,) 1 where the episode was not played by the policy in this step, but is replayed or a
-    demonstration."""
+    "(action tokens,) 1 where the episode is a replayed one or a demonstration, not of this step's policy."
     return (batch.episodes.source != state_key('policy'))[batch.turns.episode[batch.action_turn]].to(batch.action(
         'weight'))
 
@@ -227,8 +222,7 @@ def by_chance(batch: Batch, advantage: Tensor)->Tensor:
     return advantage*batch.spread(batch.episodes.replay_weight.nan_to_num(1.)[batch.turns.episode]).to(advantage)
 
 def curated(training: Training, batch: Batch)->Batch:
-    """What the recipe's filters leave; `tokens.place` says where each action token stood before. Raises Skip where
-    that is nothing."""
+    "What the recipe's filters leave; `tokens.place`: where each action token stood. Skip where nothing is left."
     r, batch = training.recipe, batch.with_action(place=torch.arange(len(batch.actions), device=batch.actions.device))
     if r.curate is None: return batch
     try: batch = r.curate(batch)
@@ -261,8 +255,7 @@ def finite(name: str, x: Tensor, remedy: str):
                    f'made. {remedy}')
 
 def reference_logp(training: Training, batch: Batch)->Tensor:
-    """Log-probabilities of the policy that training began with: a copy of it, or the model with the adapter that it
-    had then."""
+    "Log-probabilities of the policy that training began with: a copy, or the model with its adapter of then."
     r, reference = training.recipe, training.reference
     if not isinstance(reference, dict): return reference.logprobs(batch, r.temperature, r.budget)[0]
     with as_begun(training.policy.model, reference): return training.policy.logprobs(batch, r.temperature, r.budget)[0]
@@ -274,8 +267,7 @@ def minibatches(batch: Batch, count: int, seed: int)->list[Tensor]:  # row numbe
     return [chunk for chunk in rows[order].tensor_split(count) if len(chunk)]
 
 def planned(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->Batch:
-    """The batch with the columns that the objective takes from a whole minibatch (its `plan`), by a forward pass
-    without gradients."""
+    "With the columns that the objective takes from a whole minibatch (its `plan`), by a forward without gradients."
     r = training.recipe
     plan = getattr(unbound(r.objective), 'plan', None)
     if plan is None: return batch
@@ -373,8 +365,7 @@ def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, k
                 gap=known.abs().max().item() if len(known) else 0.)
 
 def rounds(training: Training, batch: Batch, advantage: Tensor):
-    """What to move on, one after the other: (batch whose weights select tokens, advantage). The recipe's `updates`,
-    or everything at once."""
+    "What to move on in turn: (batch whose weights select tokens, advantage); the recipe's `updates`, or all at once."
     t, r = training, training.recipe
     if r.updates is None:
         yield batch, advantage
@@ -391,8 +382,7 @@ def rounds(training: Training, batch: Batch, advantage: Tensor):
         batch = batch.with_action(old_logp=logp)  # the next one begins from the policy as it is
 
 def optimise(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->tuple[dict, float]:
-    """One optimiser step: what it measured, and the length of its gradient. Raises Skip before a step that is not
-    finite."""
+    "One optimiser step: its measures, and the gradient's length. Raises Skip before one that is not finite."
     t, r = training, training.recipe
     t.optimizer.zero_grad()
     sums = backward(t, batch, advantage, rows)
@@ -408,8 +398,7 @@ def optimise(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     return sums, norm
 
 def move(training: Training, batch: Batch, advantage: Tensor, step: int, *purpose)->dict:
-    """The optimiser steps on one batch, and the means of what they measured. Raises Skip before a step that is not
-    finite."""
+    "The optimiser steps on one batch, their mean measures. Raises Skip before one that is not finite."
     t, r, sums, norms = training, training.recipe, [], []
     for number, (part, found) in enumerate(rounds(t, batch, advantage)):
         for rows in minibatches(part, r.minibatches,
@@ -494,8 +483,7 @@ def sampled_tokens(batch: Batch)->int:
               'or stay too hard.', (0, 1), 'share of groups whose outcomes are all equal', place=4, optional=False,
               strip=True))
 def dead_groups(batch: Batch)->float:
-    """Share of groups whose outcomes are all equal; the seats of a game are groups of their own, as in the outcome
-    baselines."""
+    "Share of groups with equal outcomes; a game's seats are groups of their own, as in the outcome baselines."
     by = same(batch.episodes.group, batch.episodes.seat)
     return len(by[group_constant(batch.episodes.outcome, by)].unique())/len(by.unique())
 
@@ -584,8 +572,7 @@ def with_computed(played: Batch,  # what a run folder keeps
     return played.with_action(**found)
 
 def _places(played: Batch, learned: Batch)->Tensor:
-    """(action tokens of `played`,) number of the same token in `learned`; -1 where it is not there, or where two are
-    alike."""
+    "(action tokens of `played`,) number of the same token in `learned`; -1 where it is missing, or not unique."
     key = same(*map(torch.cat, zip(_identity(played), _identity(learned))))
     here, there = key.split([len(played.actions), len(learned.actions)])
     own = (learned.action('past') <= 0 if 'past' in learned.tokens else there >= 0).nonzero()[:, 0]
@@ -692,8 +679,7 @@ def explain(run: Run):
         raise
 
 def env_facts(env)->dict:
-    """What identifies an environment in run.json: its class and the plain values it was made with; not whether it is
-    isolated."""
+    "An environment's identity in run.json: class and plain arguments; not whether it is isolated."
     if isinstance(env, Isolated): env = pickle.loads(env.payload)  # we dumped it
     plain = ({k: v for k, v in vars(env).items() if not k.startswith('_') and isinstance(v, (bool, int, float, str))}
              if hasattr(env, '__dict__') else {})
@@ -762,8 +748,7 @@ def train(policy, env,  # agentlab.policy.Policy, whose weights are changed; an 
     return run
 
 def end_run(training: Training, run: Run, step: int):
-    """The policy of a run that is complete, also where it was killed just before this; and the answer to whoever
-    asked the run to stop."""
+    "The policy of a complete run, also where it was killed just before; and the answer to whoever asked it to stop."
     if training.accelerator.is_main_process:
         run.check_there()
         if step >= training.planned.steps: save_policy(run, training.policy)

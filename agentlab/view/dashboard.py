@@ -26,14 +26,12 @@ __all__ = ['PARTS', 'TURNS', 'ESM_BOARD', 'BOARD_CSS', 'LIVE_CSS', 'TWIN_CSS', '
 
 # %% ../../nbs/view/01_dashboard.ipynb #209
 class Tail:
-    """Reads the new rows of a JSONL file each time it is asked. Waits for the rest of a half-written line; skips a
-    damaged one and counts it."""
+    "New rows of a JSONL file each time it is asked. Waits for a half-written line; skips and counts damaged ones."
     def __init__(self, path):
         self.path, self.offset, self.damaged, self.restarted, self.restarts, self._file = Path(
             path), 0, 0, False, 0, None
     def read(self)->list[dict]:
-        """Rows completed since the last call. `restarted` says that the file was cut or replaced, and that these are
-        all of its rows."""
+        "Rows completed since the last call. `restarted`: the file was cut or replaced, these are all its rows."
         self.restarted = False
         try: file = open(self.path, 'rb')
         except FileNotFoundError: return []
@@ -240,8 +238,7 @@ class Plots:
         if isinstance(message, dict) and message.get('drawn') == self.frame:
             self.painted, self.rest = True, min(1., time.monotonic() - self.last)
     def renew(self, run, rows, cuts):
-        """Make the parts of a run again from the first that is not full; all of them where the log was cut or the
-        parts grow."""
+        "Make a run's parts again from the first not full; all where the log was cut or the parts grow."
         size = self.points
         while size*PARTS < len(rows): size *= 2
         before = self.known[run]
@@ -438,8 +435,7 @@ class Asking(RowLog):
         idle = self.state not in ('running', 'stopping', 'watching', 'asked to stop', 'finished')
         return idle and (self._again is not None or self.folder is not None)
     def _fresh(self)->bool:
-        """Whether somebody may still be writing the row log: its last row is younger than ten seconds, or than three of
-        its updates."""
+        "Whether somebody may still write the log: its last row is younger than 10 s, or than 3 updates."
         seconds = column(self.rows[-10:], 'seconds')
         patience = max(10., 3*np.nanmax(seconds)) if np.isfinite(seconds).any() else 10.
         return (self.state not in ('stopped', 'failed') and self.path is not None and self.path.exists()
@@ -531,8 +527,7 @@ class Running(Asking):
                                                                                       asyncio.get_running_loop())
     def follow(self, every:float=.5,  # seconds between two looks at the file
     ):  # await it for the rows
-        """Draw a row log that somebody else writes, until its last update is there, the run has stopped as it was asked
-        to, or Stop is pressed."""
+        "Draw a log that somebody else writes, until its last update, the run's asked-for stop, or Stop is pressed."
         self._flag.clear()
         return self._watch(every)
     async def _watch(self, every):
@@ -617,8 +612,7 @@ def watch(
     recorder=None,        # anything with append(row): gets every row
     **options,            # of Dashboard: `resume`, `fps`, `points`; of Overlay for several
 ):                        # Dashboard or Overlay, shown at once; `await` it for the result
-    """Show a dashboard and start: a function in a thread, or a run folder that is being written. Raises RuntimeError
-    outside a notebook."""
+    "Show a dashboard and start: a function in a thread, or a run folder being written. RuntimeError: no notebook."
     if several(what):
         board = Overlay(what, total=total, **options)
         board._start(board.follow())
@@ -630,8 +624,7 @@ def watch(
     return board
 
 class Overlay(Started):
-    """Up to six runs over each other, with a row of controls for each. `runs` are their dashboards, `shown` says
-    which are drawn."""
+    "Up to six runs over each other, controls for each. `runs`: their dashboards; `shown`: which are drawn."
     def __init__(self,
         runs,  # name -> run folder, row log, list of rows, function to run, or Dashboard; or a list of these
         total:int|None=None,     # updates of the whole runs, where no run.json says it

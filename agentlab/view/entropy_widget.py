@@ -138,8 +138,7 @@ def _with_history(batch, notes):
 
 @dataclass
 class Effect:
-    """What one controller does: `slope`, `opening`, `share` of the plain slope and `kind` of every action token; or
-    why it cannot be applied."""
+    "A controller's `slope`, `opening`, `share` of the plain slope and `kind` per action token; or why it cannot."
     slope: np.ndarray|None = None
     opening: np.ndarray|None = None
     share: np.ndarray|None = None
@@ -577,8 +576,7 @@ def _slide(lab, name, hint, most, start, moved):
 
 @in_parts
 class EntropyLab(_Numbers):
-    """One update of a run, two controllers, and what they do to its tokens. `effects`, `regions` and `notes` are
-    what is shown."""
+    "One update of a run, two controllers, their tokens. `effects`, `regions` and `notes` are what is shown."
     def static(self)->Html:
         "The present pictures as HTML without JavaScript."
         return entropy_lab_html(self)

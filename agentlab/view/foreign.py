@@ -69,8 +69,7 @@ def _line(message)->str: return f"{message.get('role', '?')}: {_said(message)}"
 def split_turns(prompt,  # text, or a list of messages
     completion,  # text, or a list of messages
 )->tuple[list[tuple[str,str]],str]:  # (observation, action) of every turn, and what came after the last action
-    """A text is one turn: nothing in it says where another begins. In a conversation every message of the assistant
-    is one."""
+    "A text is one turn: nothing says where another begins. In a conversation, every message of the assistant."
     seen, turns = [prompt] if isinstance(prompt, str) else [_line(m) for m in prompt], []
     if isinstance(completion, str): return [('\n'.join(seen), completion)], ''
     for message in completion:
@@ -271,8 +270,7 @@ def sniff(path,    # a file
     return next((format.name for format in formats or _formats() if format.known(look)), '')
 
 def _ours(folder)->bool:
-    """Whether a folder is a run of agentlab: its run.json holds facts; or it is damaged, and there are episodes
-    beside it."""
+    "Whether a folder is a run of agentlab: run.json holds facts; or it is damaged, with episodes beside it."
     try: info = json.loads((folder/'run.json').read_bytes())
     except (ValueError, OSError, RecursionError): return (folder/'run.json').is_file() and (folder/'episodes').is_dir()
     return isinstance(info, dict) and 'schema_version' in info
@@ -375,8 +373,7 @@ class _Completions(_Fields):
 class _Tables(_Completions):
     "The same as tables."
     def batch(self, step):
-        """A step as a Batch: of an agentlab run as it was saved; of a foreign one without what its dump does not
-        know, mostly its tokens."""
+        "A step as a Batch: agentlab's as saved; a foreign one without what its dump lacks, mostly tokens."
         from agentlab.episodes import Batch, Table, state_key
         if self.format == 'agentlab': return Batch.load(self.files[self._known(step)])
         episodes = self.episodes(step)
@@ -390,8 +387,7 @@ class _Tables(_Completions):
         return made.replace(episodes=keep(made.episodes, gone), tokens=keep(made.tokens, {'entropy'}),
                             turns=keep(made.turns, _UNKNOWN['turns']).with_(observation=seen), labels=labels)
     def turns(self, step):
-        """The turns of a step as a pandas table, with their texts. Without its columns of text it is a table for
-        Batch.from_turns."""
+        "A step's turns as a pandas table, with texts. Without these columns it is one for Batch.from_turns."
         import pandas as pd
         rows = [dict(group=e.group, episode=i, t=t.t, observation=t.observation, text=t.text, reward=t.reward,
                      outcome=e.outcome, **e.columns)
@@ -415,8 +411,7 @@ def _episodes_of(batch)->list:
 class Opened(_Tables):
     "A run that somebody wrote: its steps, its completions, and what it does not say."
     def summary(self):
-        """A row for every step: completions, groups, mean turns, mean reward over the completions that have one, and
-        how many have none."""
+        "Per step: completions, groups, mean turns, mean reward where there is one, and how many have none."
         import pandas as pd
         def row(step):
             outcomes, groups, turns = self._outcomes(step)
@@ -426,8 +421,7 @@ class Opened(_Tables):
                         reward=sum(known)/len(known) if known else math.nan, unknown=len(outcomes) - len(known))
         return pd.DataFrame([row(step) for step in self.steps])
     def _outcomes(self, step)->tuple[list, list, int]:
-        """Outcome and group of every completion of a step, and how many turns they had; of our own files only these
-        columns are read."""
+        "Outcome, group and number of turns of a step's completions; of our files only these columns are read."
         if self.format != 'agentlab':
             episodes = self.episodes(step)
             return [e.outcome for e in episodes], [e.group for e in episodes], sum(len(e.turns) for e in episodes)

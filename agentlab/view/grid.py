@@ -63,8 +63,7 @@ def turn_grid(batch: Batch,
 
 def per_turn(batch: Batch, x: Tensor,  # (turns,) or (action tokens,)
 )->Tensor:  # (turns,) float64; NaN for a turn without action tokens where x is per token
-    """A value per turn: the mean over its action tokens where there is one for each token. Raises ValueError for
-    another length."""
+    "A value per turn: the mean over its action tokens, where given per token. ValueError for another length."
     import torch
     x = torch.as_tensor(x, dtype=torch.float64)
     if len(x) == len(batch.turns): return x

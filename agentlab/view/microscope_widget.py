@@ -21,8 +21,7 @@ LIMIT, TURNS = 6, 12  # most estimators and most turns on one screen
 KEYS = dict(task=('group', 0), seat=('seat', 'player'), state=('state', 'any'))
 
 def small_turns():  # pandas table, a row per turn: group, episode, t, state, seat, reward
-    """Three turns: one that earned 1, one that came after it and earned nothing, one of another episode that earned
-    a half."""
+    "Three turns: one earned 1; one after it earned nothing; one of another episode earned a half."
     import pandas as pd
     return pd.DataFrame(dict(group=0, episode=['a', 'a', 'b'], t=[0, 1, 0], state='hall', seat='player',
                              reward=[1., 0., .5]))
@@ -30,8 +29,7 @@ def small_turns():  # pandas table, a row per turn: group, episode, t, state, se
 def regroup(turns,  # table of turns
     within=tuple(KEYS),  # what to keep apart: any of 'task', 'seat', 'state'
 ):                  # a new table, in which the columns of the others hold one value throughout
-    """The table with fewer walls: without 'task' all episodes are of one task, without 'state' every turn was in the
-    same state."""
+    "The table with fewer walls: without 'task' all episodes are of one task, without 'state' all turns in one state."
     unknown = [key for key in within if key not in KEYS]
     if unknown: raise ValueError(f'within={within!r}: {unknown[0]!r} is not among {tuple(KEYS)}')
     return turns.assign(**{column: value for key, (column, value) in KEYS.items() if key not in within
@@ -47,8 +45,7 @@ def accepted(function,  # an estimator, or a partial of one
     return {name: value for name, value in arguments.items() if name in known and name not in fixed}
 
 def _batch(turns):
-    """A batch with one token per turn, whose further columns are also columns of tokens and, where they can be, of
-    episodes."""
+    "A batch of one token per turn; further columns are also columns of tokens and, where possible, of episodes."
     import torch
     from agentlab.episodes import Batch
     batch = Batch.from_turns(turns.drop(columns='n_tokens', errors='ignore'))
@@ -79,8 +76,7 @@ def advantages(turns,  # pandas table as for `Batch.from_turns`; `n_tokens` is i
     estimators:dict,   # name -> estimator
     arguments:dict|None=None,  # name -> value, such as dict(gamma=.9); each goes to the estimators that have it
 ):  # (table with a row per turn and a column per estimator, table with the columns estimator and problem)
-    """What every estimator thinks of every turn. One that fails gets NaN and a line in the second table; it does not
-    stop the others."""
+    "What every estimator thinks of every turn. One that fails gets NaN and a line in the second table."
     import numpy as np, pandas as pd
     columns, problems, batch = {}, {}, None
     for name, function in estimators.items() if len(turns) else ():
@@ -120,8 +116,7 @@ class Case:
                 f'({self.kind})')
 
 def _contrast(turns, first, second, arguments, least):
-    """(rank in KINDS, difference after scaling, row, both numbers) of the turn that differs most. ValueError if an
-    estimator fails here."""
+    "(rank in KINDS, scaled difference, row, both numbers) of the turn that differs most. ValueError: failed here."
     import numpy as np
     values, problems = advantages(turns, dict(first=first, second=second), arguments)
     if len(problems): raise ValueError(problems.problem[0])
@@ -190,8 +185,7 @@ def disagreement(first,  # an estimator
     arguments:dict|None=None,  # goes to both, as in `advantages`
     least:float=.05,     # a sign counts from this share of the estimator's largest number on
 )->Case|None:            # None: they agree, up to a factor, on every table that was drawn
-    """A small table on which two estimators disagree. Raises ValueError if one of them cannot read the tables that
-    are drawn."""
+    "A small table on which two estimators disagree. ValueError if one cannot read the tables that are drawn."
     contrast = lambda turns: _contrast(turns, first, second, arguments, least)
     turns, rank, gap = _search(contrast, tuple(dict.fromkeys((*_needs(first), *_needs(second)))), seed, tries)
     if rank == 0 and gap < 1e-6: return None
@@ -449,8 +443,7 @@ def _cell(scope, widgets, row, name):
 
 @in_parts
 class Microscope(_Edited):
-    """A table of turns that can be typed into, sliders, and the advantages of up to six estimators. `numbers` and
-    `problems` are what is shown."""
+    "A table of turns to type into, sliders, up to six estimators' advantages. `numbers`, `problems`: what is shown."
     @cached_property
     def widget(self):
         "Cells, sliders, message and picture; made once."

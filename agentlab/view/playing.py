@@ -18,8 +18,7 @@ __all__ = ['PLAY_CSS', 'MOST', 'LINES', 'SCRIPT', 'TABLE_CSS', 'ALL', 'NONE', 'W
 
 # %% ../../nbs/view/07_play.ipynb #a82
 class Words:
-    """What stands in for a tokenizer where nobody has one: a number for every word, in the order of its first
-    appearance."""
+    "Stands in for a missing tokenizer: a number for every word, in the order of its first appearance."
     end_id, marks = 0, ('<end>', '<reads>', '<says>')
     def __init__(self): self.numbers = {word: i for i, word in enumerate(self.marks)}
     def text_ids(self, text: str)->list[int]:
@@ -119,8 +118,7 @@ def called(player)->str:
     return str(getattr(player, 'name', '') or getattr(player, '__name__', '') or type(player).__name__)
 
 class Table:
-    """A game that waits for you, alone. `message` says what could not be done; nothing that an environment or a player
-    does raises here."""
+    "A game that waits for you, alone. `message`: what could not be done; no fault of environment or player raises."
     def __init__(self,
         env,  # an environment, or a function that makes one
         # who plays: a policy, snapshot or function (env, generator) -> text for every seat, or {seat: player}
@@ -352,8 +350,7 @@ class Seen(Seated):
 class Told(Seen):
     "What a policy would say, and what was played as data."
     def probabilities(self, texts: list[str]|None = None)->list[Chance]:
-        """How likely the policy at the seat that moves is to say each text; None: every legal text. Raises ValueError
-        where there is nobody to ask."""
+        "How likely the moving seat's policy is to say each text; None: all legal ones. ValueError: nobody to ask."
         player = self.players.get(self.seat)
         if self.over: raise ValueError('the game is over: nobody says anything now')
         if not hasattr(player, 'logprobs'):
@@ -364,8 +361,7 @@ class Told(Seen):
         return chances(player.at(self.seat), self.game.side.context, self.legal if texts is None else texts,
                        self.temperature, self.max_tokens)
     def episodes(self)->list:
-        """An episode per seat, as `agentlab.rollout` gives them; turns said by hand have NaN log-probabilities and
-        `by_hand` = 1."""
+        "An episode per seat, as `agentlab.rollout` gives; turns by hand have NaN log-probabilities, `by_hand` = 1."
         found = copy.deepcopy(self.game.episodes())
         by_hand = any(said.kind == 'hand' for said in self.moves[:self.at])
         for episode in found:
@@ -442,8 +438,7 @@ def number_keys(moves: list[str])->list[str]:
     return own if any(own) else [str((i + 1) % 10) if i < 10 else '' for i in range(len(moves))]
 
 class Play(Shown, Pictured):
-    """A game that waits for you, with its controls. `message` says what could not be done; nothing that an environment
-    or a player does raises here."""
+    "A game that waits for you, with controls. `message`: what could not be done; no fault of a player raises."
     def state_of(self)->dict:
         "What the controls show: texts are visible and cut, numbers are plain."
         odds = self.odds()

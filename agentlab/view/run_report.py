@@ -250,8 +250,7 @@ def _folded(fold, tile, scale, most)->dict:
                 words=_words(fold.pieces[:most], tile, scale))
 
 def _seen(ids, scale)->list:
-    """The context before an action, joined from its tokens; the marks of the chat template are hidden until the
-    switch shows them."""
+    "The context before an action, joined from its tokens; the chat template's marks are hidden until switched on."
     found, role, edge = [], '', '\n ' if scale.known.control else ' '
     for kind, text in scale.known.runs(ids):
         if kind != 'text': found.append(dict(mark=True, text=text))
@@ -320,8 +319,7 @@ def group_html(batch,     # Batch; token texts from batch.labels['token']
     unfolded:bool=True,   # the first of them is open
     top:float|None=None,  # advantage that gets the full colour; None: the largest of the group
 )->Html:                  # a fragment without scripts, links to elsewhere or images
-    """One group of episodes: rollouts as rows, turns as columns, the advantage as colour, and below it every token
-    with its entropy."""
+    "One group: rollouts as rows, turns as columns, advantage as colour; below, every token with its entropy."
     group = pick_group(batch) if group is None else group
     rollouts = collect(batch, advantage, group)
     digest = hashlib.blake2b(repr((title, estimator, group, [r.tiles for r in rollouts])).encode('utf-8', 'replace'),
@@ -338,8 +336,7 @@ def group_html(batch,     # Batch; token texts from batch.labels['token']
 
 def pick_group(batch,  # Batch
 )->int:                # key in batch.episodes.group
-    """The group with the most to see: successes and failures nearest to half and half, else the widest spread of
-    outcomes."""
+    "The group with most to see: successes nearest to half, else the widest spread of outcomes."
     keys, outcome = batch.episodes.group.cpu().numpy(), np.nan_to_num(batch.episodes.outcome.cpu().numpy())
     if not len(keys): raise ValueError('this batch has no episodes, so there is no group to show')
     success = batch.episodes.success.cpu().numpy() if 'success' in batch.episodes else np.zeros(len(keys), bool)
@@ -430,8 +427,7 @@ def thin(x,          # (n,) positions, rising
     y,               # (n,) values; NaN where there is none
     points:int=300,  # most points to keep
 )->tuple:            # x and y at the kept points
-    """At most `points` points of a curve. Each bucket keeps its lowest and its highest value, so no spike is lost;
-    both ends stay."""
+    "At most `points` of a curve. Each bucket keeps its lowest and highest, so no spike is lost; both ends stay."
     x, y = np.asarray(x, float), np.asarray(y, float)
     if points < 4: raise ValueError(f'points={points}: a curve needs at least 4')
     if len(x) <= points: return x, y
@@ -575,8 +571,7 @@ def spread(rows:list, name:str,  # metric that was measured at every token: 'kl'
 
 def finite(values,  # a number, list or array of numbers; None counts as NaN
 ):                  # the same as floats in (nested) lists; a single number for a single number
-    """Numbers as JSON can say them: None where one is NaN or infinite. Rows must have equal lengths, or numpy raises
-    ValueError."""
+    "Numbers as JSON can say them: None for NaN and infinite. ValueError (numpy) for rows of unequal lengths."
     values = np.asarray(values, float)
     return np.where(np.isfinite(values), values, None).tolist()
 
@@ -683,8 +678,7 @@ def wilson(wins:float,  # successes
     n:int,              # trials, > 0
     z:float=1.96,       # normal quantile of the interval
 )->tuple:               # (low, high), inside [0, 1]
-    """Wilson's score interval of a proportion (Wilson 1927): sensible at 0 and at n, where the normal interval has
-    no width."""
+    "Wilson's interval of a proportion (1927): sensible at 0 and n, where the normal one has no width."
     share = wins/n
     middle, half = share + z*z/(2*n), z*math.sqrt(share*(1 - share)/n + z*z/(4*n*n))
     return max(0., (middle - half)/(1 + z*z/n)), min(1., (middle + half)/(1 + z*z/n))
@@ -897,8 +891,7 @@ def _credit(batches, name, function)->list:
 
 def row_findings(rows:list,  # row log
 )->list[Finding]:
-    """What the row log itself says: skipped updates, metrics that are not finite, and the largest gap between
-    sampler and trainer."""
+    "What the row log says: skipped updates, metrics not finite, the largest gap of sampler and trainer."
     gaps, skipped = column(rows, 'sampler_gap'), [row for row in rows if row.get('skipped')]
     floats = [v for row in rows for v in row.values() if isinstance(v, float)]
     why = '; '.join(f"step {row.get('step')}: {row['skipped']}" for row in skipped[:3])

@@ -127,8 +127,7 @@ class Texts(Grouped):
     def kinds(self): return parts_shown(self.batch, self.known)
     @cached_property
     def edges(self)->tuple:
-        """(turns,), (turns,): tokens from the first that was read for a turn to the last that was said, as begin
-        and end in the token table."""
+        "(turns,) twice: a turn's tokens from the first read to the last said, as begin and end in the token table."
         actions, row, n = _np(self.batch.actions), _np(self.batch.tokens.row), len(self)
         known = self.length > 0
         begin, end = np.zeros(n, int), np.zeros(n, int)
@@ -206,8 +205,7 @@ def clipped(ratio,  # (tokens,) new over old probability
     advantage,      # (tokens,)
     eps:float,      # half width of the clip range
 )->np.ndarray:      # (tokens,) bool
-    """Tokens whose gradient the clipped objective stops: praised and already beyond 1 + eps, or blamed and already
-    below 1 - eps."""
+    "Tokens whose gradient the clip stops: praised and already beyond 1 + eps, or blamed and below 1 - eps."
     ratio, advantage = np.asarray(ratio, float), np.asarray(advantage, float)
     return (advantage > 0) & (ratio > 1 + eps) | (advantage < 0) & (ratio < 1 - eps)
 

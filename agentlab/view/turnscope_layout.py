@@ -28,8 +28,7 @@ def _largest(*arrays)->float:
                default=0.)
 
 def _flags(played, turns, group)->list:
-    """Letters for what is to be marked on a turn: c cut, e error, r refused, b copied from another rollout, o copied
-    by others."""
+    "Letters for a turn's marks: c cut, e error, r refused, b copied from another rollout, o copied by others."
     ends = {int(played.first[r.episode + 1]) - 1: r.ending[0] for r in group.rollouts if r.ending
             and played.first[r.episode + 1] > played.first[r.episode]}
     refused = _np(played.batch.turns.invalid) if 'invalid' in played.batch.turns else np.zeros(len(played), bool)
@@ -56,8 +55,7 @@ class Grids(Looking):
             except (ValueError, KeyError): found.append(None)
         return found
     def _top(self)->float:
-        """The advantage that gets the full colour: the largest of the group, by both estimators, at both steps. It does
-        not change while one scrolls."""
+        "The advantage in full colour: the group's largest, both estimators, both steps; scrolling keeps it."
         shown = [(self.played, self.group)] + ([(self.load(self.other[0]), self.other[1])] if self.other else [])
         return _largest(*(x[p.members(key).turns] for p, key in shown for x in self._pair(p) if x is not None))
     def _cells(self, played, group, turns, top)->list:
@@ -370,8 +368,7 @@ class Layout(Strips):
                            for key, (label, _, _) in MODES.items()],
                     missing=self.source.missing)
     def part_banner(self)->dict:
-        """The checks: name, what is counted, meaning, found (null: not checked), looked at, whether one is too many,
-        places."""
+        "The checks: name, what is counted, meaning, found (null: unchecked), looked at, is one too many, places."
         if self.played is None: return {}
         return dict(findings=[[f.name, f.what, f.meaning, f.found, f.total, f.grave, len(places)]
                               for f, places in self.findings])

@@ -68,8 +68,7 @@ class Estimates(Steps):
         missing = [need for need in getattr(self.choices(played)[name], 'needs', ()) if need not in have]
         return f"not recorded: {', '.join(missing)}" if missing else ''
     def values(self, played, name)->tuple:
-        """(action tokens,) and (turns,) float64: what an estimator gives, and its mean over each turn. Raises
-        ValueError with the reason if it cannot."""
+        "(action tokens,) and (turns,) float64: an estimator's values, and their turn means. ValueError: why it cannot."
         key = (played.step, name)
         if key not in self._values:
             if why := self.reason(played, name): raise ValueError(why)

@@ -47,8 +47,7 @@ def safe(text:str,     # anything a model or an environment wrote
     limit:int=160,     # characters to keep
     lines:bool=False,  # keep line breaks as line breaks
 )->str:                # HTML that shows exactly this text, isolated from the direction of its surroundings
-    """Text as HTML: escaped, made visible, cut with a note. What we wrote for a character looks different from the
-    same letters typed by a model."""
+    "Text as HTML: escaped, made visible, cut with a note. Our word for a character differs from typed letters."
     def show(part):
         symbols = ((char, '' if lines and char == '\n' else _symbol(char)) for char in part)
         return ''.join(f'<b class="al-esc">{symbol}</b>' if symbol else html.escape(char) for char, symbol in symbols)
