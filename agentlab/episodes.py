@@ -673,8 +673,7 @@ class _Footer:
 
 def unfolded(path  # a Parquet file
 )->int:            # bytes that its columns need at least, once they are read
-    """A run of equal numbers takes a few bytes in the file, whatever its length: values are counted, not only bytes.
-    Raises ValueError where its footer is damaged."""
+    "Equal numbers take a few bytes in the file: values are counted, not only bytes. ValueError: damaged footer."
     with open(path, 'rb') as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - 8, 0))
@@ -700,8 +699,7 @@ def check_unfolded(path,  # a Parquet file
                          f'was not read')
 
 def read_file(path)->tuple:  # a pyarrow table, labels with their keys
-    """What `save` wrote, as it lies in the file. Raises ValueError for a newer schema, missing columns, a damaged
-    file, or one that unfolds to far more than it is."""
+    "What `save` wrote, as in the file. ValueError: a newer schema, missing columns, damage, or unfolds to far more."
     import pyarrow as pa, pyarrow.parquet as pq
     check_unfolded(path)
     try: table = pq.read_table(path, page_checksum_verification=True)

@@ -39,8 +39,7 @@ def metric(name: str, meaning: str,  # what it is
     estimate: str,  # how it is estimated
     unit: str, panel: Panel|None = None,  # how it is drawn; None: it stands in the row only
 )->Callable:        # decorator of a function (batch) -> number or None, for a metric that is read from a batch
-    """Declare a number of the row log. Raises ValueError for a name that no row can have. A declaration in other
-    words than before replaces it, with a warning."""
+    "Declare a number of the row log. ValueError: no name for a row. One in other words replaces it, with a warning."
     if not name.isidentifier():
         raise ValueError(f'metric {name!r}: a name of letters, digits and _ is needed, as a key of metrics.jsonl')
     told = Metric(meaning, estimate, unit, panel)

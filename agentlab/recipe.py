@@ -93,6 +93,7 @@ class Recipe:
     # tensors(), restore(tensors); perhaps plan(step) -> fields for this step, test() -> arguments of `test_rollout`
     memory: Callable|None = None
     schedule: Callable|None = None  # step -> fields of this recipe that hold for this step
+    ahead: object|None = None  # agentlab.rollout.Ahead: groups are played before their update, by older weights
     replay: Callable|None = None  # policy, seed -> agentlab.replay.Replay, which brings past episodes back
     # policy, seed -> agentlab.train.Critic, for a `credit` that returns (targets, advantage)
     critic: Callable|None = None
@@ -159,8 +160,7 @@ def _value(one: dataclasses.Field, given: dict):
     return one.default_factory() if one.default is dataclasses.MISSING else one.default
 
 def plain(value):
-    """A value as JSON types: functions by their import path, other objects by their class and the plain values they
-    hold; also inside dictionaries and lists."""
+    "A value as JSON types: functions by import path, objects by class and plain values; also inside dicts and lists."
     if isinstance(value, dict): return {k: plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)): return [plain(v) for v in value]
     if callable(value): return import_path(value)
@@ -291,8 +291,7 @@ registered: dict[str, Callable] = {}  # name -> recipe function; filled as the p
 
 def recipe(paper: str,  # where the algorithm comes from
 )->Callable:
-    """Register a function `<name>_recipe` that returns the fields of a recipe: it becomes a function (**changes) ->
-    Recipe. Raises ValueError where another module has that name."""
+    "Register `<name>_recipe`, which returns fields: becomes (**changes) -> Recipe. ValueError: the name is taken."
     def register(fields: Callable[[], dict])->Callable[..., Recipe]:
         name = fields.__name__.removesuffix('_recipe')
         idea = f'{(fields.__doc__ or name).rstrip(".")} ({paper}).'

@@ -21,8 +21,7 @@ def mean(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
 def iqm(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
     faithful: bool = False,  # as the paper's code does: only whole runs are cut
 )->np.ndarray:  # (...)
-    """Interquartile mean over all runs: a quarter of the weight is cut from either end; a run across the cut counts
-    in part (Agarwal et al. 2021, section 4.2)."""
+    "Mean of the middle half of all runs by weight; a run across a cut counts in part (IQM, Agarwal et al. 2021, 4.2)."
     x, sizes = np.concatenate(list(scores.values()), -1), [x.shape[-1] for x in scores.values()]
     if faithful:
         if len(set(sizes)) > 1:

@@ -33,8 +33,7 @@ def _series(rows, name):
                         dtype=torch.float64)
 
 def _level(x, window, whole=False):
-    """(rows,) median of the last `window` numbers, NaN before there are as many rows. A row without a number is
-    passed over, or (whole) makes the median NaN."""
+    "(rows,) median of the last `window` numbers, NaN before. A row without one is passed over, or (whole) gives NaN."
     if isinstance(window, bool) or not isinstance(window, int) or window < 1:
         raise ValueError(f'window={window!r}: give a number of rows from 1')
     if len(x) < window: return torch.full_like(x, math.nan)

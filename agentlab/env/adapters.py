@@ -97,8 +97,7 @@ colour = re.compile(r'\x1b\[[0-9;]*m(.*?)\x1b\[0m', re.DOTALL)
 
 def drawn(observation, env  # what the environment returned, the environment
 )->str:  # text
-    """The default text of an observation: the picture if the environment draws one in characters, words for what an
-    agent of MiniGrid sees, else the observation as it is printed."""
+    "Default text of an observation: characters if drawn in them, words for MiniGrid's agent, else as printed."
     if env.render_mode == 'ansi': return colour.sub(r'[\1]', env.render()).strip()
     seen = isinstance(observation, dict) and {'image', 'direction', 'mission'} <= set(observation)
     return grid_told(observation) if seen else str(observation)
@@ -138,8 +137,7 @@ def documented(inner  # a Gymnasium environment without wrappers
 def action_words(inner,  # a Gymnasium environment without wrappers
     count:int  # of its actions
 )->list:       # a text for each
-    """What its package calls the actions: an enumeration `actions`, `get_action_meanings`, or its documentation; where
-    none names all of them apart, their numbers."""
+    "The actions as their package names them: enumeration, `get_action_meanings`, documentation; else numbers."
     kinds = getattr(inner, 'actions', None)
     if isinstance(kinds, type) and issubclass(kinds, Enum): found = [kind.name for kind in kinds]
     elif hasattr(inner, 'get_action_meanings'): found = inner.get_action_meanings()

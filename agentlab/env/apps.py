@@ -152,8 +152,7 @@ def parse(name:str, said:str)->dict:
             for part, value in found}
 
 def changed(before:dict, after:dict)->Counter:
-    """The difference of two states: ('gone' or 'come', table, id or 'new', row as text) -> how often. A new row has no
-    id here: whoever adds two may add them in any order."""
+    "Difference of two states: ('gone' or 'come', table, id or 'new', row as text) -> how often. New rows have no id."
     old, new = (Counter((name, id if id in before[name] else 'new', json.dumps(row, sort_keys=True))
                         for name, table in tables.items() for id, row in table.items()) for tables in (before, after))
     return Counter({('gone', *row): count for row, count in (old - new).items()}

@@ -195,8 +195,7 @@ class Game:
         return list(dict.fromkeys(name for text in texts for name in full_name.findall(text)))
 
     def errand(self)->tuple:
-        """What the one who moves is after: (name to start from, relations to follow); the name is '' and there are
-        no relations if the message has none."""
+        "What the mover is after: (name to start from, relations to follow); '' and none if the message has none."
         if self.role != 'searcher': return self.start, self.path
         named = full_name.findall(self.heard)
         if not named or named[0] not in self.world.people: return '', ()
@@ -357,8 +356,7 @@ class HopSearch(Drawn, Env):
     def demonstrator(
         self, noise:float=0., generator:Random=None  # chance of a slip at every hop; seeded, needed if noise > 0
     )->str:  # an action
-        """Follow the path and take every page for the right one; a slip asks for another relation of the question
-        (for any other, if it has no second)."""
+        "Follow the path, taking every page for right; a slip asks for another relation of the question, or any."
         game, (learn, finish), (start, path) = self.game, verbs[self.game.role], self.game.errand()
         if not path: return 'report nothing'
         if game.role == 'planner': way = [start] + [name for _, told in game.told for name in full_name.findall(told)]

@@ -139,7 +139,6 @@ def stag_hunt(rounds:int=1, **options)->MatrixGame:
     return MatrixGame(symmetric([[4, 0], [3, 3]]), ('stag', 'hare'), rounds, **dict(name='stag_hunt', aim=4.) | options)
 
 def prisoners_dilemma(rounds:int=1, **options)->MatrixGame:
-    """Defecting pays more whatever the other does, and both lose by it. Success: 3 a round. The expert defects in a
-    single round and plays tit for tat in several."""
+    "Defecting pays more whatever the other does; both lose. Success: 3 a round. Expert: defects, or tit for tat."
     return MatrixGame(symmetric([[3, 0], [5, 1]]), ('cooperate', 'defect'), rounds,
                       **dict(name='prisoners', aim=3., strong=tit_for_tat if rounds > 1 else None) | options)

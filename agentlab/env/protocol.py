@@ -76,8 +76,7 @@ class Env:
         return copy.deepcopy(self)
 
     def for_reader(self)->'Env':
-        """The same, for somebody who reads any text; numbers in one piece where `spaced` parts them. A shallow copy:
-        call it before `reset`, and play one of the two."""
+        "The same for any reader; numbers whole where `spaced` parts them. Shallow: call before `reset`, play one."
         twin = copy.copy(self)
         twin.reader = True
         if hasattr(twin, 'spaced'): twin.spaced = False

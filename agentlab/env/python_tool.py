@@ -43,8 +43,7 @@ def names_in(form:str  # a key of `forms`
 
 def draw_problem(generator:Random, split:str, level:int  # 'train', 'demo' or 'test'; 1, 2 or 3
 )->dict:  # a task: dict(form, values), of this split
-    """A form, and values that belong to the split: a task is in a split by what it is, so no two splits share one.
-    The answer is never 0, which would be a good guess."""
+    "A form, and values that belong to the split by what they are: splits share none. The answer is never 0."
     count, top = lists[level]
     while True:
         form = generator.choice(levels[level])

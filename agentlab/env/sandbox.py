@@ -227,8 +227,7 @@ print(json.dumps([sorted(paths), sorted(file for file in libraries if '/_tkinter
 def needed(python:str,  # an interpreter
     *programs           # paths of programs that run beside it
 )->list:                # options of bwrap
-    """What an interpreter reads, and nothing else: its program, the standard library without what was installed
-    beside it, the shared libraries of all of these."""
+    "All an interpreter reads: its program, the standard library without what was installed, their shared libraries."
     ask = lambda *command: subprocess.run(command, capture_output=True, text=True, timeout=60, check=True,
                                           stdin=subprocess.DEVNULL).stdout
     try:

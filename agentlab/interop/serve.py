@@ -115,8 +115,7 @@ class Hub:
         self.threads = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
         for thread in self.threads: thread.start()
     def open(self, task=None, group=None, place: tuple|None = None, name: str|None = None)->Session:
-        """A new session; `place`: (number of the group, member), else the next one of this name or task, or a group of
-        its own. `name`: of the session; the one that has it is given."""
+        "A new session; `place`: (group, member), else the next of its name or task, or its own. `name`: its name."
         key = canonical([group is None, task if group is None else group])
         size = 1 if task is group is place is None else self.group_size
         with self.lock:

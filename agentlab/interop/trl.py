@@ -121,8 +121,7 @@ def trl_config(recipe: Recipe, output_dir,  # TRL's checkpoints; the run folder 
     accumulate: int = 1,  # pieces in which the episodes of one optimiser step go through the model
     **more,               # further fields of GRPOConfig
 ):                        # trl.GRPOConfig
-    """GRPOConfig with the numbers of the recipe, constant learning rate, no loggers; without bf16 and gradient
-    checkpointing, which TRL turns on by default."""
+    "GRPOConfig with the recipe's numbers, constant learning rate, no loggers, no bf16 or checkpointing as TRL."
     GRPOConfig = _trl().GRPOConfig
     fixed, world = fixed_fields(recipe), int(os.environ.get('WORLD_SIZE', 1))
     pieces = recipe.minibatches*accumulate*world
@@ -253,8 +252,7 @@ class Guest(Training):
                                     for name in ('memory', 'replay'))
 
 def twin(policy):
-    """A copy with weights of its own and the same sampler. Make it before TRL ties the model's forward to the model:
-    a later copy runs the live weights."""
+    "A copy with weights of its own, same sampler. Make it before TRL ties forward to the model, or it runs those."
     return copy.deepcopy(policy, {} if policy.samples_by is None else {id(policy.samples_by): policy.samples_by})
 
 def is_split(args)->bool:

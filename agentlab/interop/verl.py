@@ -236,8 +236,7 @@ def aggregation_weights(batch: Batch,  # the micro-batch, from `from_verl`
     # verl's config.global_batch_info: dp_size, batch_num_tokens, global_batch_size, loss_scale_factor
     info: dict|None = None,
 )->Tensor:  # (action tokens,) float64
-    """Weights w such that (w*loss).sum() is what verl's agg_loss gives. Raises ValueError for another mode, and for
-    several ranks without their totals."""
+    "Weights w: (w*loss).sum() is verl's agg_loss. ValueError: another mode, or several ranks without totals."
     if mode not in AGGREGATIONS: raise ValueError(f'loss_agg_mode={mode!r}: use one of {", ".join(AGGREGATIONS)}')
     info = {name: value for name, value in (info or {}).items() if value is not None}
     per = AGGREGATIONS[mode] or float(info.get('loss_scale_factor', longest))

@@ -85,8 +85,7 @@ def kl_cov(logp:Tensor,   # (action tokens,) log-probability under the policy in
     coef:float=1.,        # weight of the penalty
     faithful:bool=False,  # True, as released: a percentage is compared with a number of tokens
 )->Tensor:                # (action tokens,) loss
-    """Unclipped policy loss, with a penalty on how far the tokens of highest covariance move (KL-Cov, arXiv
-    2505.22617). Scope: the minibatch, with its `plan`."""
+    "Policy loss without clip, penalising moves of highest covariance (KL-Cov, arXiv 2505.22617). Scope: minibatch."
     check_flat(advantage=advantage)
     ratio = _moved(logp, batch)
     if 'held' in batch.tokens: held = batch.action('held') > 0

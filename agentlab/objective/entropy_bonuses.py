@@ -58,8 +58,7 @@ def epo(logp:Tensor,      # (action tokens,) log-probability under the policy in
     # True, as released: a penalty without gradient, and none unless a token of a turn from 25 on is here
     faithful:bool=False,
 )->Tensor:  # (action tokens,) loss
-    """Clipped loss minus an entropy bonus that is bounded by the history of its turn number (EPO, Xu et al. 2025).
-    Scope: the token; faithful: the micro-batch."""
+    "Clipped loss minus an entropy bonus bounded by its turn's history (EPO, Xu et al. 2025). Scope: the token."
     entropy = _open(entropy, logp, 'epo')
     history = batch.spread(need(batch.turns, 'entropy_history', 'epo compares with the entropy that a turn '
                                 'number has had', 'Give the recipe memory=EntropyHistory.'))

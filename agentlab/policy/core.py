@@ -108,8 +108,7 @@ class Chat:
         "What makes this chat of its tokenizer, as JSON types."
         return dict(rewrites=self.rewrites, **({} if self.role == 'user' else dict(role=self.role)), **self.variables)
     def written(self, messages: list[dict])->list[int]:
-        """Ids of any conversation (role, content) as the template writes it, with its prompt for an answer; a content
-        is text, whatever it spells out. Raises ValueError where the template refuses it."""
+        "Ids of a conversation (role, content) by the template, with its prompt. ValueError where that refuses it."
         roles = [m['role'] for m in messages]
         if roles in (['user'], ['system', 'user']):
             return self.first(messages[-1]['content'], messages[0]['content'] if roles[1:] else None)
@@ -528,5 +527,8 @@ def with_weights(found, dtype: torch.dtype, **how):  # of `find_model`; of trans
     "A causal language model of transformers. Its weights are safetensors, and code that it brings is not run."
     from transformers import AutoModelForCausalLM
     with quiet(), fetching(found):
-        return AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True, trust_remote_code=False,
-                                                    **how)
+        model = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True, trust_remote_code=False,
+                                                     **how)
+    # a mapped file begins at any address, and where a weight lies can decide the last bit of a product
+    for p in model.parameters(): p.data = p.data.clone() if p.device.type == 'cpu' else p.data
+    return model

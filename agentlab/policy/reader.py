@@ -230,8 +230,7 @@ def open_model(name, source: str|None,  # as for `pretrained`
     return model, talk, weights | dict(hash=weights['hash'] or getattr(model.config, '_commit_hash', None) or '')
 
 def keep_pages():
-    """Have glibc keep what is freed: a model's activations are asked for again at once, and fresh pages have to be
-    cleared first. Other C libraries stay as they are."""
+    "Have glibc keep what is freed: activations are asked for again at once, and fresh pages have to be cleared."
     trim, large = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)
     try: mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError): return

@@ -69,8 +69,7 @@ def _invert(weight: Tensor,  # (rows, tokens) not negative; need not sum to one
     return torch.searchsorted(total, draws[:, None] * total[:, -1:], right=True).clamp_(max=weight.shape[-1] - 1)
 
 def _nucleus(p: Tensor, top_p: float)->tuple[Tensor, Tensor]:
-    """Probabilities in falling order, zero beyond the tokens that hold `top_p`; which token each belongs to. Of many
-    words only the likeliest are sorted, where those are enough."""
+    "Probabilities, falling, 0 beyond `top_p`; whose each is. Of many words only the likeliest are sorted."
     if p.shape[1] > 4096:
         best, order = p.topk(1024)
         order = order.sort(dim=-1)[0]  # equal ones in the order of their ids, as in a whole sort
@@ -229,8 +228,7 @@ def shared_prefix(a: list[int], b: list[int])->int:
 
 def longest_prefixes(contexts: list[list[int]], rows: list[list[int]],  # in dictionary order, all different
 )->list[tuple[int, int]]:  # per context: tokens shared with the row that shares most; which row (-1: there is none)
-    """The row that shares the longest prefix with each context, if possible one that ends with it; a context's last
-    token is never shared, its logits are wanted."""
+    "The row with the longest prefix of each context, or all of it; its last token is not shared: it is asked."
     found = []
     for context in contexts:
         at = bisect(rows, context)

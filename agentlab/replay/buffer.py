@@ -50,8 +50,7 @@ def _span(first: Tensor, count: Tensor):
             + torch.arange(int(count.sum()), device=count.device))
 
 def _origins(origin: Tensor, turn: Tensor, copy: Tensor)->Tensor:
-    """Where the origins of picked turns stand now. The n-th copies of episodes know each other only; a turn that was
-    not picked is replaced by its first copy."""
+    "Where picked turns' origins stand now. The n-th copies know each other only; an origin not picked: its first copy."
     key = torch.stack([copy, origin]).unique(dim=1, return_inverse=True)[1]
     place = torch.arange(len(turn), device=turn.device)
     late = torch.where(origin == turn, place, place + len(turn))  # the turn that was sampled goes before its copies

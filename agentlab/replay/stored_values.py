@@ -65,8 +65,7 @@ def best_of(b:Batch)->Tensor:  # episodes of one turn with `worth`; what can be 
 
 @in_parts
 class BestOfN(Replay):
-    """A recipe's `replay`: Q and V of stored games on features that stay as they are; then, in every state that is
-    handed out, the best of N things to say."""
+    "A `replay`: Q and V of stored games on fixed features; then, in every state, the best of N things to say."
     def __init__(self, policy, seed:int,  # whose features and candidates they are: a copy is kept
         stored:Stored=None,  # all games, for the values
         n:int=16,            # what was said, and n-1 that the policy says

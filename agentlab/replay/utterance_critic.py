@@ -222,8 +222,7 @@ class _Reads:
     buffer: Buffer         # past episodes
     @torch.no_grad()
     def read(self, policy, batch:Batch, budget:int)->Batch:
-        """The batch with what `archer` reads: `turns.q1`, `q2`, `v1`, `v2`, and `tokens.baseline` where there is
-        one. What was played just now is kept."""
+        "With what `archer` reads: `turns.q1`, `q2`, `v1`, `v2`, perhaps `tokens.baseline`. Played just now is kept."
         self.policy, self.budget, self.step = policy, budget, int(batch.episodes.step.max())
         new = batch.episodes.source != state_key('replay')
         if new.any(): self.buffer.add(batch.select(new).to('cpu'), self.step)

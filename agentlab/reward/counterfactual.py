@@ -56,7 +56,6 @@ def _blind(b, words, before, after, end_id):
     return Batch(b.episodes, Table(episode=b.turns.episode[turn]), b.turns, Table(**columns))
 
 def measure_feedback(batch: Batch, policy, placeholder: str = 'Nothing happens.')->Batch:
-    """The batch with `turns.gain`: how much likelier the feedback made the next action. `placeholder` is read
-    instead of it; its words should be known to the policy."""
+    "With `turns.gain`: how much likelier feedback made the next action than `placeholder`, of known words."
     batch = batch.with_turns(masked_logp=masked_logps(policy, batch, placeholder))
     return batch.with_turns(gain=counterfactual_gain(batch))

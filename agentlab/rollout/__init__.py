@@ -19,6 +19,7 @@ from .turns import (Timed, TurnLimit, UnaryFeedback, costs, more_hops, play_apar
 from .windows import with_summaries
 from .players import play_players
 from .again import *
+from .ahead import Ahead, Crew, Fixed, Free, Ticket, here, on_actors
 from .delegate import *
 from .minds import *
 from .search import *

@@ -186,8 +186,7 @@ class _Growing(_Groups):
             if not any(tree.made for tree in self.trees): return
         for tree in self.trees: tree.streak, tree.made = tree.streak + 1 if tree.made else 0, 0
     def sample(self, contexts, **how)->list:
-        """Ask the sampler, and fork where a game hesitates after an answer of its environment: before it has acted on
-        it. The place where a fork began has had its tries."""
+        "Ask the sampler; fork where a game hesitates after an answer, before it acts. Each place is tried once."
         said = self.sampler.sample(contexts, **how)
         if self.rule.faithful: return said
         for game, c in zip(self.live, said):

@@ -252,8 +252,7 @@ def roc_penalty(b:Batch,  # episodes; turns need the three columns
     malformed:str='malformed',  # turns column: above 0 where a tag was opened and not closed, or the other way round
     answers:str='answers',  # turns column: number of complete answers in this turn
 )->Tensor:                  # (episodes,) float64, 0 to 2
-    """Share of tool answers that were errors (.5 without any), plus a format penalty: 1 if broken or without answer,
-    else the surplus answers per turn."""
+    "Share of tool answers that were errors (.5 without any), plus 1 if broken or unanswered, else the surplus."
     hint = ("Let your environment give it in info['columns'], or bring a penalty of your own: roc(batch, keep, "
             "penalty=...).")
     errors, broken, found = (need(b.turns, c, f'roc_penalty reads turns.{c}', hint).double()

@@ -72,6 +72,8 @@ class Side:
         # not every sampler looks
         self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or []
                                                             for name in ('top_ids', 'top_logps'))
+        version = getattr(completion, 'version', None)  # of the weights that spoke, where play runs ahead
+        if version is not None: self.turns[-1].columns['version'] = version
         place, forced = self.turns[-1].inserted or (0, [])
         self.context = self.context + list(completion.ids[:place]) + list(forced) + list(completion.ids[place:])
         self.tokens += len(completion.ids)
@@ -449,8 +451,7 @@ class AsDrawn:
 
 def play_as_drawn(policy, env, seeds: list, *arguments, sampler = None, **how,  # as for `play`
 )->list:
-    """`play` for a recipe with top_p: sampler_logp is the log-probability after the cut, so recompute_old=True and
-    agentlab.objective.corrected undo what can be undone."""
+    "`play` with top_p: sampler_logp is after the cut; recompute_old=True and `corrected` undo what can be."
     return play(policy, env, seeds, *arguments, sampler=AsDrawn(sampler or policy.sampler()), **how)
 
 class Scripted:

@@ -230,8 +230,7 @@ class Trees(_Rounds):
             n.worth += worth[n.parent.game.step.seat]
     def dive(self, rounds: int,  # ways from the root to an end
         c: float = .25):         # of `uct`, which chooses
-        """Open every place on the way and go to all that follows it; only ends that were reached count, and a place of
-        which all ends are known is left alone (Agent-R, Yuan et al., 2025)."""
+        "Open every place on the way and below; only known ends count, a place of known ends is left (Agent-R, 2025)."
         for _ in range(rounds):
             nodes = [root for root in self.roots if not root.shut and self.within(root.tree)]
             while nodes:
@@ -262,8 +261,7 @@ class Trees(_Rounds):
                     heappush(heaps[i], (-score(n), len(known[i]), n))
         return won
     def move(self):
-        """Act in every game as its tree was visited most (of equals the better, then the earlier one). What is below
-        that action is kept where the game answers as its copy did."""
+        "Act as each tree was visited most (ties: better, earlier). What is below stays where the game answers alike."
         live = [i for i, game in enumerate(self.games) if not game.over]
         self.open([self.roots[i] for i in live if not self.roots[i].children])
         best = [self.roots[i].best for i in live]
@@ -279,8 +277,7 @@ class Trees(_Rounds):
             self.move()
         return [e for game in self.games for e in game.episodes()]
     def finished(self, found=None)->list[Episode]:
-        """The games that were played out, a group for each tree. `Turn.origin` of a turn that several of them share
-        names the episode and the turn that has it first."""
+        "The games played out, a group per tree. `Turn.origin` of a shared turn names the first episode and turn."
         found = []
         for tree in self.played:
             first = {}

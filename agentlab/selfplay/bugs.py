@@ -21,8 +21,7 @@ from .proposers import success_rate, swe_self_play, swe_solver
 def artifact_task(injector:InjectBug,  # the environment that it was made in
     episode:Episode  # played there, with its task
 )->dict:             # a task of BugRepair; None where there is no consistent bug
-    """What an injector's episode has made: its actions once more, in a copy of the environment. A sandbox that fails
-    now makes the episode one with an error."""
+    "What an injector made: its actions again, in a copy of the environment. A sandbox that fails now is an error."
     if not episode.success or episode.error: return None
     env = injector.clone()
     try:

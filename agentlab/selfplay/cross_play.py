@@ -75,8 +75,7 @@ class Tournament(_Table):
             table[number[player], number[other]] = x
         return table
     def results(self)->Results:
-        """Points and games for `wilson`, `bradley_terry` and `log_odds` of the page on ratings; a draw is half a point
-        for each, a missing match has no games."""
+        "Points and games for `wilson`, `bradley_terry`, `log_odds`; a draw is half a point each, a missing match none."
         points = (self.square('wins', 0.) + self.square('draws', 0.)/2).fill_diagonal_(0)
         return Results(self.players, points, points + points.T)
     def payoffs(self)->Tensor:

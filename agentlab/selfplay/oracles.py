@@ -66,8 +66,7 @@ def grown(p: Population, oracle: Callable)->Population:
     return Population((*p.rows, new[0]), None if p.columns is None else (*p.columns, new[1]), pad(p.row), pad(p.column))
 
 def replicator(row: Tensor, column: Tensor, steps: int = 5_000, dt: float = .1)->tuple:
-    """Averaged projected replicator dynamics, payoffs divided by the largest: the shares do not depend on their unit
-    (steps and that division are ours)."""
+    "Averaged projected replicator dynamics, payoffs over the largest, so units do not matter (steps, division: ours)."
     scale = max(float(row.abs().max()), float(column.abs().max())) or 1.
     return projected_replicator(row/scale, column/scale, steps, dt)
 

@@ -174,8 +174,7 @@ class FourBit(nn.Linear):
         return (out if self.bias is None else out + self.bias).to(x.dtype)
 
 class Adapted(nn.Module):
-    """A linear layer with a LoRA adapter in float32: beside four bits as peft computes it, else as `in_base_dtype`
-    does, in the layer's own dtype and in place."""
+    "A linear layer with a LoRA adapter in float32: beside four bits as peft does, else as `in_base_dtype`, in place."
     def __init__(self, base: nn.Linear, rank: int):
         super().__init__()
         self.base, self.four_bit = base, isinstance(base, FourBit)
@@ -249,8 +248,7 @@ def check_settings(s: Settings):
                          f'adapter, such as lora=16.')
 
 def body_and_head(model):
-    """The model's body and vocabulary layer where logits are just head(body(ids)), as `Policy` finds out by their
-    values: here by the bytes that are made on the way."""
+    "Body and vocabulary layer where logits are head(body(ids)), as `Policy` finds out; here by the bytes made."
     body, head, made = model.base_model, model.get_output_embeddings(), []
     if head is None: return None
     ids = torch.zeros((1, 2), dtype=torch.long, device='meta')
@@ -270,8 +268,7 @@ def paper_policy(model)->Policy:
     return policy
 
 def checkpointed(model, on: bool, dtype: torch.dtype|None = None):
-    """Gradient checkpointing on or off; what is computed again is computed under the same kernels. The layers that
-    do it ask whether they are in training."""
+    "Gradient checkpointing on or off, recomputed under the same kernels; such layers ask whether they train."
     checkpoint_layers(model, on, context_fn=lambda: (nullcontext(), Kernels(dtype)))
     for layer in model.modules():
         if getattr(layer, 'gradient_checkpointing', False): layer.training = True
@@ -413,8 +410,7 @@ def prepared(config, s: Settings):
 
 @contextmanager
 def layers_left(model, count: int):
-    """The model with only its first layers, for a while. Yields how many there are in all; 0 where they are not all
-    alike, and then none is taken away."""
+    "The model with only its first layers, for a while. Yields their number in all; 0: not alike, none taken away."
     total = model.config.get_text_config().num_hidden_layers
     stack = next((m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == total), [])
     looks = {str([(name, x.shape, x.dtype) for name, x in layer.named_parameters()]) for layer in stack}

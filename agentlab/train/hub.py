@@ -104,8 +104,7 @@ def push_to_hub(run,    # Run, or its folder
     traces:bool=False,  # send episodes, tests and rows too: all that the model and the environment said
     api=None,           # huggingface_hub.HfApi; None: one with your own login
 )->str:                 # where it is
-    """Make the repository and upload the policy with its card. Raises ValueError for a name that is none, or a
-    repository that is public though a private one was asked for."""
+    "Make the repository, upload policy and card. ValueError: no such name, or public though private was asked."
     from huggingface_hub import HfApi
     run, api = run if isinstance(run, Run) else Run(run), api or HfApi()
     base = base or base_of(run)

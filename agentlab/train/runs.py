@@ -50,8 +50,7 @@ class Run:
         "Numbers of updates after which held-out episodes were kept."
         return sorted(int(p.stem.split('_')[1]) for p in (self.folder / 'tests').glob('step_*.parquet'))
     def tests_episodes(self, step: int)->Batch:
-        """A few held-out tasks as they were played, greedy, with `step` updates behind the policy; `group` is the
-        number of the task. Raises ValueError for a damaged file."""
+        "A few held-out tasks, greedy, after `step` updates; `group`: number of the task. ValueError: a damaged file."
         return Batch.load(self._tests(step))
     def save_tests(self, step: int, batch: Batch): batch.save(self._tests(step))
     def _tests(self, step): return self.folder / 'tests' / f'step_{step:06d}.parquet'
@@ -62,8 +61,7 @@ class Run:
                                     f'it was written to. Nothing more is written there; what was not moved '
                                     f'elsewhere is lost')
     def ask_stop(self):
-        """Ask whoever trains in this folder to end after the present update. The trainer removes the request when it
-        has ended, and one that is older than its start."""
+        "Ask the trainer of this folder to end after this update. It removes the request when ended, or an older one."
         (self.folder / 'stop').touch()
     def stop_asked(self)->bool: return (self.folder / 'stop').exists()
     def stop_answered(self):
@@ -111,8 +109,7 @@ def _read_json(path: Path)->dict:
     return info
 
 def read_log(path: Path)->tuple[list[tuple[int, int, dict]], list[int]]:
-    """The whole rows of a log as (number of the line, byte where it ends, row), and the numbers of the damaged
-    lines. A last line without an end is neither."""
+    "A log's whole rows as (line, byte where it ends, row), and the damaged lines. A last line without end is neither."
     rows, damaged, end, checked = [], [], 0, False
     *lines, _ = (path.read_bytes() if path.exists() else b'').split(b'\n')
     for number, line in enumerate(lines, 1):
@@ -289,8 +286,7 @@ def _read_checkpoint(folder: Path):
     return state['step'], tensors, state
 
 def rewind(run: Run, step: int):  # updates that the checkpoint has behind it
-    """Remove rows, episodes and unfinished files of this step and later ones: they are made again. Raises ValueError
-    where what is to be kept is damaged."""
+    "Remove what belongs to this step and later: it is made again. ValueError where what is kept is damaged."
     if step: _check_logs(run, step)
     # a test at step 0 belongs to no checkpoint
     for name, last in (('metrics.jsonl', step - 1), ('tests.jsonl', step if step else -1)):

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['KEPT_TESTS', 'Training', 'check_suits', 'with_lora', 'reference_of', 'as_begun', 'for_gpu', 'for_pretrained',
-           'collect', 'joined', 'usable', 'Skip', 'rewarded', 'joined_by', 'past', 'by_chance', 'curated', 'prepare',
-           'finite', 'reference_logp', 'minibatches', 'planned', 'backward', 'measure_part', 'rounds', 'optimise',
-           'move', 'spread_of', 'from_sampler', 'measure_play', 'sampled_tokens', 'dead_groups', 'evaluate', 'held_out',
-           'ends', 'solved', 'one_step', 'computed', 'with_computed', 'remembered', 'learn', 'again', 'save_training',
-           'open_replay', 'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run',
-           'keep_step', 'keep_row', 'close_step']
+           'collect', 'group_count', 'asked_of', 'playing_ahead', 'check_ahead', 'joined', 'usable', 'Skip', 'rewarded',
+           'joined_by', 'past', 'by_chance', 'curated', 'prepare', 'finite', 'reference_logp', 'minibatches', 'planned',
+           'backward', 'measure_part', 'rounds', 'optimise', 'move', 'spread_of', 'from_sampler', 'measure_play',
+           'sampled_tokens', 'dead_groups', 'evaluate', 'held_out', 'ends', 'solved', 'one_step', 'computed',
+           'with_computed', 'remembered', 'learn', 'again', 'save_training', 'open_replay', 'restore_training',
+           'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run', 'keep_step', 'keep_row', 'close_step']
 
 # %% ../../nbs/train/02_trainer.ipynb #acb
 import contextlib, copy, dataclasses, errno, math, pickle, shutil, time
@@ -29,6 +29,7 @@ from ..policy.tree import tally
 from ..recipe import Recipe, arguments, check_world, field_defaults, function_name, unbound
 from ..reward import paid, pay
 from ..rollout import play
+from ..rollout.ahead import Crew, Fixed, Free, here
 from ..rollout.filters import CurationError
 from . import fit
 from .ranks import Together, all_gather, barrier, broadcast, shard, start_processes, weights_key
@@ -57,7 +58,7 @@ class Training:
         made = ((name, getattr(recipe, name)) for name in ('critic', 'memory', 'replay'))
         self.critic, self.memory, self.replay = (make(self.policy, derive(recipe.seed, name)) if make else None
                                                  for name, make in made)
-        self.planned = recipe
+        self.planned, self.ahead = recipe, None
     def begin(self, step: int):
         "The recipe of this step: the run's, with what its schedule and its memory change."
         changes = self.planned.schedule(step) if self.planned.schedule else {}
@@ -156,15 +157,48 @@ def for_pretrained(recipe: Recipe, **changes,  # fields of the recipe, such as l
 def collect(training: Training, step: int)->Batch:
     "Play the tasks of a step, each group in one process; every process gets all episodes."
     r, t = training.recipe, training
-    count = max(map(len, r.group_args.values()), default=r.groups)
-    mine = list(range(count))[t.rank::t.ranks]
-    own = {name: [values[i] for i in mine] for name, values in r.group_args.items()}
-    episodes = [] if not mine else r.rollout(t.policy, t.env, [derive(r.seed, step, 'tasks', i) for i in mine],
-                         groups=[step*count + i for i in mine],
-                         group_size=r.group_size, max_turns=r.max_turns, max_tokens=r.max_tokens,
-                         temperature=r.temperature,
-                         seed=derive(r.seed, step, 'sampling'), step=step, name=r.name, **own)
+    if t.ahead is not None: return Batch.from_episodes(joined(t.ahead.collect(step, t.weights)))
+    mine = range(group_count(r))[t.rank::t.ranks]
+    seeds, how = asked_of(r, step, mine)
+    episodes = r.rollout(t.policy, t.env, seeds, **how) if mine else []
     return Batch.from_episodes(joined(t.gather([episodes])))
+
+def group_count(r: Recipe)->int: return max(map(len, r.group_args.values()), default=r.groups)
+
+def asked_of(r: Recipe, step: int, mine)->tuple[list, dict]:  # numbers of groups within the step
+    "Seeds and keywords with which a rollout plays these groups of a step."
+    own = {name: [values[i] for i in mine] for name, values in r.group_args.items()}
+    return [derive(r.seed, step, 'tasks', i) for i in mine], dict(
+        groups=[step*group_count(r) + i for i in mine], group_size=r.group_size, max_turns=r.max_turns,
+        max_tokens=r.max_tokens, temperature=r.temperature, seed=derive(r.seed, step, 'sampling'), step=step,
+        name=r.name, **own)
+
+@contextlib.contextmanager
+def playing_ahead(training: Training, players):  # of `train`
+    "Players that run ahead of the trainer for as long as this lasts; nothing where the recipe asks for none."
+    t, r = training, training.planned
+    check_ahead(t, players)
+    if r.ahead is None: return (yield)
+    crew = Crew((players or here())(t.policy, t.env, r.rollout, r.ahead.free))
+    def calls(step: int)->list:
+        of = dataclasses.replace(r, **r.schedule(step)) if r.schedule else r
+        return [asked_of(of, step, [i]) for i in range(group_count(of))]
+    t.ahead = (Free if r.ahead.free else Fixed)(r.ahead.lag, crew, calls, r.steps)
+    try: yield
+    finally: crew.close()
+
+def check_ahead(training: Training, players):
+    "Refuse what cannot be played ahead of its update, before anything is played. Raises ValueError."
+    t, r = training, training.planned
+    if r.ahead is None:
+        if players is None: return
+        raise ValueError('players were given, and the recipe has no `ahead`. Give it one: ahead=Ahead(lag=1)')
+    def refuse(what, remedy): raise ValueError(f'ahead={r.ahead}: {what}. {remedy}')
+    if t.ranks > 1: refuse(f'{t.ranks} processes train together', 'Train in one, and let players be many')
+    if getattr(t.policy, 'samples_by', None) is not None:
+        refuse('the policy samples by an engine that knows one set of weights', 'Give no sampler, or no `ahead`')
+    if hasattr(t.memory, 'plan'):
+        refuse('the memory plans a step by what was learned before it', 'Leave `ahead` out, or the memory')
 
 def joined(lists: list[list])->list:
     "The episodes of all processes in the order of their games; the origins of copied turns follow them."
@@ -216,8 +250,7 @@ def past(batch: Batch)->Tensor:
         'weight'))
 
 def by_chance(batch: Batch, advantage: Tensor)->Tensor:
-    """The advantage times `episodes.replay_weight`, which undoes the chances of a prioritised draw; as it is where
-    an episode has none (NaN) or nobody has."""
+    "Advantage times `episodes.replay_weight`, which undoes a prioritised draw; as it is where there is none (NaN)."
     if 'replay_weight' not in batch.episodes: return advantage
     return advantage*batch.spread(batch.episodes.replay_weight.nan_to_num(1.)[batch.turns.episode]).to(advantage)
 
@@ -546,6 +579,7 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
         row |= learn(training, prepared, advantage, targets, step)
     except Skip as why: row['skipped'] = str(why)
     if training.memory is not None: row |= remembered(training, row)
+    if training.ahead is not None: row['dropped'] = training.ahead.dropped
     kept = with_computed(played, learned, computed(training.recipe))
     return row | dict(seconds=time.monotonic() - start), with_token_text(kept, training.policy.tokenizer)
 
@@ -610,8 +644,7 @@ def learn(training: Training, batch: Batch, advantage: Tensor, targets: Tensor|N
     return row
 
 def again(training: Training, batch: Batch, advantage: Tensor, step: int, counts: dict)->dict:
-    """The updates on past episodes that the recipe's replay asks for; the share of all tokens learned from that are
-    past, and the share of those outside the clip."""
+    "Updates on past episodes that the replay asks for; shares of past tokens, and of those outside the clip."
     t, weighs = training, batch.action('weight') > 0
     total, old = int(weighs.sum()), int((weighs & (batch.action('past') > 0)).sum())
     for number, (more, found, changes) in enumerate(t.replay.updates(batch.to('cpu'), advantage.cpu(), step)):
@@ -630,6 +663,7 @@ def save_training(training: Training, run: Run, step: int):
     if not training.accelerator.is_main_process: return
     more = {name: x.tensors() for name, x in (('critic', training.critic), ('memory', training.memory),
                                               ('replay', training.replay)) if x is not None}
+    if training.ahead is not None: more['ahead'] = training.ahead.tensors(step)
     save_checkpoint(run, step, dict(model=training.weights, optimizer=moments(training.optimizer), **more),
                     dict(parameters=list(training.weights)))
 
@@ -653,6 +687,7 @@ def restore_training(training: Training, run: Run)->int:
         if training.critic is not None: training.critic.restore(tensors['critic'])
         if training.memory is not None: training.memory.restore(tensors['memory'])
         if training.replay is not None: training.replay.restore(tensors['replay'])
+    if training.ahead is not None: training.ahead.restore(tensors.get('ahead', {}) if step else {}, step)
     barrier(training, 'the updates behind them', step, f'{run.folder} must lie where all machines see it.')
     if training.accelerator.is_main_process: rewind(run, step)
     return step
@@ -727,6 +762,7 @@ def train(policy, env,  # agentlab.policy.Policy, whose weights are changed; an 
     should_stop = None,
     # show a progress bar; refuse a model that will not fit on its GPU (agentlab.train.fit)
     progress: bool = True, check: bool = True,
+    players = None,  # of a recipe with `ahead`: agentlab.rollout.here(...) or on_actors(...); None: a thread here
 )->Run:
     "Train a policy by a recipe. Writes the run folder as it goes; refuses what cannot work before anything is played."
     # threads cost a tiny model more than they give
@@ -734,6 +770,7 @@ def train(policy, env,  # agentlab.policy.Policy, whose weights are changed; an 
     if check: fit.check_fits(policy, recipe)
     training = Training(policy, env, recipe, should_stop)
     with (_opened(training, out, resume) as run, _heard(training, run, on_row), explain(run),
+          playing_ahead(training, players),
           bar(recipe, progress and training.accelerator.is_main_process) as shown):
         step = restore_training(training, run) if resume else open_replay(training, run, False) or 0
         if step == 0: test(training, run, 0)
@@ -768,8 +805,7 @@ def _heard(training: Training, run: Run, on_row):
 
 @contextlib.contextmanager
 def _opened(training: Training, out, resume: bool):
-    """The run folder, made or checked and held by the first process; what it refuses, all refuse. Before it, a
-    server that samples is asked whether it can."""
+    "The run folder, made or checked and held by the first process; all refuse alike. A server is asked before."
     if getattr(training.policy, 'samples_by', None) is not None: training.policy.sampler()
     facts = dict(recipe=training.planned.facts(), env=env_facts(training.env), policy=training.policy.name)
     if training.policy.provenance: facts['weights'] = training.policy.provenance  # where they come from, and their hash

@@ -51,8 +51,7 @@ def context_windows(batch: Batch,
     rows: list[str]|None = None,  # a name for each row; default: its seat and its window
     width: int = 760,       # pixels
 ):                          # plotly figure
-    """A bar for each context window: grey is read, a colour is said, hatched is said and not learned from. Raises
-    ValueError for names or values of another number."""
+    "A bar per context window: grey is read, colour said, hatched said and not learned. ValueError: wrong counts."
     go = needed('plotly.graph_objects', 'lab', 'context_windows')
     keys, names = _names(batch, by, names)
     rows = _titles(batch) if rows is None else rows

@@ -664,8 +664,7 @@ class Overlay(Started):
     def _runs(self)->dict: return self.runs
     def follow(self, every:float=.25,  # seconds between two looks
     ):  # await it for name -> rows
-        """Start what is not yet running, follow the rest, and draw until all have ended. An error of one run stands
-        in its status line; the others go on."""
+        "Start what does not run, follow the rest, draw until all end. A run's error stands in its status line."
         return self._watch(every)
     async def _watch(self, every):
         self._loop, self.state = asyncio.get_running_loop(), 'watching'

@@ -72,8 +72,7 @@ def kinds(slope, reference,  # (action tokens,) derivative of a controller, and 
     return np.select(conditions, ['unknown', 'idle', 'added', 'silent', 'reversed', 'kept'], 'scaled').tolist()
 
 def controllers()->dict:
-    """Name -> objective: what agentlab has to hold entropy or to bound an update. Shares of covariance are larger
-    than the papers', which are for batches of a million tokens."""
+    "Name -> objective that holds entropy or bounds an update. Shares of covariance exceed the papers' (huge batches)."
     from agentlab import objective as o
     from agentlab.entropy import shaping
     return {'clip (PPO)': o.clip, 'clip-higher (DAPO)': partial(o.clip, low=.2, high=.28),

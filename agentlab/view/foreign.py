@@ -538,8 +538,7 @@ def open_run(path,  # run folder of agentlab; folder or file of one of the forma
     max_bytes:int=2**30,  # text that is read at most
     formats=None,         # Format; None: those of `agentlab.view.foreign_formats`
 )->Opened:                # format, fields with their sources, steps, and a batch per step
-    """Open a run by what its files hold. Raises FileNotFoundError, or ValueError for an unknown format, mixed
-    formats, a damaged file, a dump that is too large."""
+    "Open a run by what its files hold. FileNotFoundError, or ValueError: unknown, mixed, damaged, too large."
     path, notes = Path(path), []
     if not path.exists():
         raise FileNotFoundError(f'{path} does not exist. Give the folder of a run, or one file of its rollouts.')

@@ -845,8 +845,7 @@ def _unsure(rows, batches)->dict:
     return found
 
 def _or_recorded(function, batch):
-    """What the run's own estimator makes of a batch. Where it reads a column that a run does not keep, such as the
-    values of a critic: the advantage that the run recorded."""
+    "What the run's estimator makes of a batch; the recorded advantage where it reads a column that is not kept."
     try: return function(batch)
     except ValueError:
         if 'advantage' not in batch.tokens: raise
@@ -948,8 +947,7 @@ def report(run_folder, out=None,  # file to write; None is report.html in the fo
     definitions=None,  # metric -> (what it is, estimator, unit); None is the trainer's table
     checked:int=12,    # how many saved steps to check, spread evenly over the run
 )->Path:               # the page
-    """One self-contained HTML page of a run: no scripts, nothing fetched. Raises FileNotFoundError where there is no
-    run, ValueError for a newer schema."""
+    "A run as one HTML page: no scripts, nothing fetched. FileNotFoundError: no run; ValueError: a newer schema."
     from agentlab.episodes import atomic
     from agentlab.train.runs import Run
     run = Run(run_folder)

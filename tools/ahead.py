@@ -1,0 +1,222 @@
+"""Record what playing ahead of learning is worth, and what it costs: clock, success against lag, throughput, kills.
+
+    python tools/ahead.py                          how many rows there are of each part
+    python tools/ahead.py lag clock --seeds 0 1    plays the rows of these parts that are missing
+    python tools/ahead.py scale kills
+
+A row stands in assets/results/ahead.json.xz as soon as it is made. `lag`: KeyDoor at equal episodes, weights 0 to 8
+updates old, four losses (4: `python tools/claims.py asearcher`). `clock`: the same house behind a tool whose answers take 10 to 500 ms (log-normal, spread 1,
+the same waits in every arm), synchronous and ahead. `scale`: episodes per second against processes of Ray. `kills`: a
+run whose trainer and workers are killed (-9) at random moments must end with the weights of one that nobody touched.
+"""
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from claims import record_of
+from notebooks import ROOT
+
+OUT, SEEDS = ROOT/'assets'/'results', (0, 1, 2, 3, 4)
+LAGS, LOSSES = (1, 2, 8), ('coupled', 'decoupled', 'truncated', 'none')
+WAITS, LANES = (10, 50, 200, 500), 16
+CLOCKED = dict(synchronous=None, lag1=(1, False), lag2=(2, False), lag4=(4, False), free4=(4, True))
+SIZES = dict(steps=20, groups=4, group_size=8, test_tasks=0)
+KILLS = 30
+
+
+@dataclass
+class Slow:
+    "A house whose door answers when it likes: so many ms in the median, log-normal, drawn from the game's seed."
+    wait: float
+    spread: float = 1.
+    name = 'slow house'
+    def __post_init__(self):
+        from agentlab.env import load_env
+        self.env = load_env('keydoor')
+        self.seats = self.env.seats
+    def __getattr__(self, name):
+        if name.startswith('_') or name == 'env': raise AttributeError(name)
+        return getattr(self.env, name)
+    def reset(self, seed, task=None):
+        from agentlab.episodes import derive
+        self.draw = random.Random(derive(seed, 'wait'))
+        return self.env.reset(seed, task)
+    def step(self, action):
+        time.sleep(self.wait/1000*self.draw.lognormvariate(0., self.spread))
+        return self.env.step(action)
+    def clone(self): return Slow(self.wait, self.spread)
+
+
+def trained(env, ahead, players, seed: int, out, recipe='grpo', resume=False, **changes):
+    "A run from the usual start: the run, the policy, and the seconds that it took."
+    from agentlab.env import load_env
+    from agentlab.policy import tiny_policy
+    from agentlab.train import load_recipe, train
+    policy = tiny_policy(load_env('keydoor'), progress=False)
+    made = load_recipe(recipe, seed=seed, ahead=ahead, **SIZES | changes)
+    start = time.monotonic()
+    run = train(policy, env, made, out, players=players, resume=resume, progress=False)
+    return run, policy, time.monotonic() - start
+
+
+def clocked(wait: int, arm: str, seed: int) -> dict:
+    "Seconds of twenty updates and success after them; the synchronous trainer waits for all its games at once."
+    from functools import partial
+
+    from agentlab.env import load_env
+    from agentlab.rollout import Ahead, here, play
+    from agentlab.train import evaluate
+    how, many = CLOCKED[arm], dict(rollout=partial(play, workers=SIZES['groups']*SIZES['group_size']))
+    with TemporaryDirectory() as out:
+        run, policy, seconds = trained(Slow(wait), Ahead(*how) if how else None, here(LANES) if how else None, seed,
+                                       out, **many)
+        rows = run.rows()
+    return dict(success=evaluate(policy, load_env('keydoor'), 200, greedy=False, seed=seed, max_tokens=8),
+                seconds=round(seconds, 2), dropped=sum(row.get('dropped') or 0 for row in rows),
+                episodes=sum(row['episodes'] for row in rows),
+                lag=None if how is None else round(sum(row['lag'] for row in rows)/len(rows), 3))
+
+
+def losses():
+    "What an arm does about old weights, as fields of a recipe."
+    from agentlab.objective import clip, corrected, icepop, truncated
+    return {'decoupled': dict(recompute_old=True, objective=corrected(clip, icepop, low=0., high=5.)),
+            'coupled': {}, 'synchronous': {}, 'none': dict(recompute_old=True),
+            'truncated': dict(recompute_old=True, objective=corrected(clip, truncated))}
+
+
+def lagged(lag: int, loss: str, seed: int) -> dict:
+    "Success at equal episodes."
+    from agentlab.env import load_env
+    from agentlab.rollout import Ahead
+    from agentlab.train import evaluate
+    env = load_env('keydoor')
+    with TemporaryDirectory() as out:
+        run, policy, _ = trained(env, Ahead(lag), None, seed, out, **losses()[loss])
+    return dict(success=evaluate(policy, env, 200, greedy=False, seed=seed, max_tokens=8))
+
+
+def scaled(actors: int, wait: int) -> dict:
+    "Episodes per second, after the first update, which waits for Ray to start."
+    from agentlab.rollout import Ahead, on_actors
+    stamps = []
+    with TemporaryDirectory() as out:
+        from agentlab.env import load_env
+        from agentlab.policy import tiny_policy
+        from agentlab.train import load_recipe, train
+        made = load_recipe('grpo', ahead=Ahead(4), **SIZES | dict(steps=16))
+        train(tiny_policy(load_env('keydoor'), progress=False), Slow(wait), made, out, players=on_actors(actors, 1),
+              on_row=lambda row: stamps.append(time.monotonic()), progress=False)
+    spent = stamps[-5] - stamps[3]  # the ends apart: the first wait for workers, the last for nobody
+    return dict(per_second=round((len(stamps) - 8)*SIZES['groups']*SIZES['group_size']/spent, 2))
+
+
+def child(out: str):
+    "The run that is killed: goes on with what is there, and says so when it has ended."
+    from agentlab.rollout import Ahead, on_actors
+    run, policy, _ = trained(Slow(5), Ahead(2), on_actors(2, 1), 0, out, resume=(Path(out)/'run.json').exists(),
+                             steps=40, checkpoint_every=1)
+    (Path(out)/'ended').touch()
+
+
+def workers(pid: int) -> list[int]:
+    "Processes of Ray's workers below a process."
+    import psutil
+    return [p.pid for p in psutil.Process(pid).children(recursive=True) if any('Actor' in x for x in p.cmdline())]
+
+
+def killed(seed: int) -> dict:
+    "One run until its end, its trainer or a worker killed every few seconds; half of the kills each, in turn."
+    import psutil
+    draw, kills = random.Random(seed), dict(trainer=0, worker=0)
+    with TemporaryDirectory() as out:
+        while not (Path(out)/'ended').exists():
+            process = subprocess.Popen([sys.executable, __file__, '--child', out], cwd=ROOT/'tools')
+            while process.poll() is None:
+                time.sleep(draw.uniform(1, 12))
+                there = workers(process.pid) if process.poll() is None else []
+                kind = 'worker' if kills['worker'] < kills['trainer'] and there else 'trainer'
+                if process.poll() is not None or sum(kills.values()) >= KILLS or not there: continue
+                below = psutil.Process(process.pid).children(recursive=True)
+                os.kill(draw.choice(there) if kind == 'worker' else process.pid, signal.SIGKILL)
+                kills[kind] += 1
+                if kind == 'trainer':  # what it had started is nobody's
+                    process.wait()
+                    for p in below: p.kill() if p.is_running() else None
+        return kills | compared(out)
+
+
+def compared(out: str) -> dict:
+    "Whether a run is, to the last bit, one that was left alone."
+    import torch
+    from agentlab.policy import Policy
+    from agentlab.rollout import Ahead
+    from agentlab.train import Run
+    with TemporaryDirectory() as alone:
+        trained(Slow(0), Ahead(2), None, 0, alone, steps=40, checkpoint_every=40)
+        one, other = (dict(Policy.load(Path(x)/'policy').model.named_parameters()) for x in (out, alone))
+        groups = [Run(x).episodes(step).episodes.group.unique().tolist() for x in (out, alone) for step in range(40)]
+    return dict(same_bits=all(torch.equal(one[name], other[name]) for name in other), lost=len(
+        set(range(160)) - {g for found in groups[:40] for g in found}),
+        doubled=sum(map(len, groups[:40])) - len({g for found in groups[:40] for g in found}))
+
+
+PARTS = dict(lag=(lagged, [(0, 'coupled'), *((lag, loss) for lag in LAGS for loss in LOSSES)], SEEDS),
+             clock=(clocked, [(wait, arm) for wait in WAITS for arm in CLOCKED], SEEDS),
+             scale=(scaled, [(actors, wait) for actors in (1, 2, 4) for wait in (0, 10, 100)], None),
+             kills=(killed, [(0,)], None))
+
+
+def rows() -> dict:
+    "What is recorded: 'part, ..., seed' -> row."
+    return record_of('ahead', OUT).get('rows', {})
+
+
+def of(part: str, *cell) -> list[dict]:
+    "The recorded rows of a cell, in the order of the seeds."
+    found, seeds = rows(), PARTS[part][2] or ('',)
+    return [found[key] for seed in seeds if (key := named(part, cell, seed)) in found]
+
+
+def named(part: str, cell: tuple, seed) -> str:
+    return ', '.join(map(str, (part, *cell, *([] if seed in (None, '') else [seed]))))
+
+
+def record(part: str, cell: tuple, seed) -> dict:
+    "A row of the record, made where it is missing."
+    from agentlab.bench import circumstances, keep
+    key = named(part, cell, seed)
+    if key in (found := rows()): return found[key]
+    row = PARTS[part][0](*cell, *([] if seed is None else [seed]))
+    print(key, row, flush=True)
+    facts = circumstances('python tools/ahead.py lag clock scale kills') | dict(sizes=SIZES, lanes=LANES)
+    keep(facts | dict(rows=rows() | {key: row}), OUT, 'ahead', packed=True)
+    return row
+
+
+def main():
+    import torch
+    torch.set_num_threads(1)
+    parser = ArgumentParser(description=__doc__.split('\n')[0])
+    parser.add_argument('parts', nargs='*', choices=[*PARTS, []])
+    parser.add_argument('--seeds', nargs='*', type=int, default=SEEDS)
+    parser.add_argument('--cells', nargs='*', default=(), help='only cells that begin with one of these, as 200')
+    parser.add_argument('--child', default='')
+    asked = parser.parse_args()
+    if asked.child: return child(asked.child)
+    if not asked.parts: print({part: sum(key.startswith(part) for key in rows()) for part in PARTS})
+    for part in asked.parts:
+        _, cells, seeds = PARTS[part]
+        for seed in asked.seeds if seeds else [None]:
+            for cell in cells:
+                if not asked.cells or str(cell[0]) in asked.cells: record(part, cell, seed)
+
+
+if __name__ == '__main__': main()
