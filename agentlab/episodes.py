@@ -265,8 +265,7 @@ class Batch(_Replaced):
     def from_turns(
         # pandas table, a row per turn: group, episode, t; optional reward, outcome, state, seat, n_tokens, and any
         # numeric column
-        frame,
-    )->Batch:  # rows of `turns` are sorted by (episode, t); `turns.frame_row` names the caller's row
+        frame)->Batch:  # rows of `turns` are sorted by (episode, t); `turns.frame_row` names the caller's row
         "A batch from a small table. ValueError for missing columns, repeated turns, episode columns that vary."
         return Batch(*_tables_of_frame(frame))
     @staticmethod

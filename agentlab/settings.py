@@ -123,8 +123,7 @@ def _module(family:str, name:str):
 
 def moved(module:str,  # `__name__` of the module that asks
     # old name = 'package.module:name', where it is now; with a function behind it, that gives what the name was
-    **names:str|tuple[str, Callable],
-)->Callable:  # its `__getattr__`
+    **names:str|tuple[str, Callable])->Callable:  # its `__getattr__`
     "Passes on what has moved, with a DeprecationWarning. Raises AttributeError for all other names."
     def find(name, stacklevel=2):
         if name not in names: raise AttributeError(f'module {module!r} has no attribute {name!r}')

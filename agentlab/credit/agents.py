@@ -18,8 +18,7 @@ from ..recipe import recipe
 def dr_mas(b:Batch,  # episodes; episodes need `seat` (the agent), for baseline='global' also `game`
     # 'agent': the agent's own mean and deviation; 'global': the average of the game, with mean and deviation of all
     # games
-    baseline:str='agent',
-    scale:str='std',      # 'std': divide by the deviation; None: do not
+    baseline:str='agent', scale:str='std',  # 'std': divide by the deviation; None: do not
     ddof:int=1,           # 1: sample deviation; 0: population
     eps:float=1e-6,       # added to the deviation
     singleton:str='raw',  # without peers: 'raw' keeps the outcome, 'zero' gives 0

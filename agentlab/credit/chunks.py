@@ -52,8 +52,7 @@ def ipa_loss(logp:Tensor,  # (action tokens,) log-probability under the policy i
     limit:float=5.,        # chunk mask: geometric mean of old over sampler probability at most this; None: no mask
     base:str='old_logp',   # denominator of rho: 'old_logp' (trainer), 'sampler_logp' (as one re-implementation)
     # bad chunks: True sends the gradient through the clipped ratio, False makes it a weight of log-probability
-    through:bool=False,
-)->Tensor:  # (action tokens,) loss; 0 for masked chunks
+    through:bool=False)->Tensor:  # (action tokens,) loss; 0 for masked chunks
     "Imitate good turns, push bad ones away while likely (IPA, Wang et al. 2025 section 3.2.4, from notes)."
     check_flat(logp=logp, advantage=advantage)
     if len(logp) != len(advantage):

@@ -80,8 +80,7 @@ def gae(b:Batch,        # episodes; tokens need the column `value`
     value:str='value',  # name of the column of the critic's values
     gamma:float=1.,     # discount per token or per turn
     # lambda: 0 believes the critic after one step, 1 only what was paid; or a function of the episodes' lengths
-    lam:float|Callable=1.,
-    level:str='token',    # the clock, and the unit of lengths: 'token' or 'turn'
+    lam:float|Callable=1., level:str='token',  # the clock, and the unit of lengths: 'token' or 'turn'
     whiten:bool=True,     # advantages with mean 0 and deviation 1 over the tokens (or turns) of the batch
     eps:float=1e-8,       # of the whitening, added to the variance
     lam_value:float|Callable|None=None,  # lambda of the critic's targets; None: that of the advantages

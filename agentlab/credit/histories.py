@@ -24,13 +24,11 @@ def hgpo(b:Batch,     # episodes; turns need `state`
     base:bool=False,  # True: also compare the outcome with the other episodes, with weight 1
     scale:str='std',  # every comparison: 'std' divides by the peers' deviation, None does not
     # of the comparisons by state: 0 population, 1 sample deviation. The base group takes the sample deviation
-    ddof:int=0,
-    eps:float=1e-6,       # added to deviations, and to the sum of the weights
+    ddof:int=0, eps:float=1e-6,  # added to deviations, and to the sum of the weights
     singleton:str='raw',  # base group, an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
     rows:str='turn',      # base group, who votes: 'turn' as the authors' code does, 'episode' once each
     # a comparison that comes out at exactly 0: 'keep' it in the average (also None), or 'drop' it with its weight
-    zeros:str=None,
-    faithful:bool=False,  # True, as released: zeros='drop'
+    zeros:str=None, faithful:bool=False,  # True, as released: zeros='drop'
 )->Tensor:                # (action tokens,) float64 advantage; 0 without any peer, and where the outcome is NaN
     "Return against turns with the same last 1, 2, ... states, a weighted mean over the lengths (HGPO, He et al. 2026)."
     need(b.turns, 'state', 'hgpo compares turns by their last states',

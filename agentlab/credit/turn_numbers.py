@@ -39,8 +39,7 @@ def ui_s1(b:Batch,         # episodes; turns need `matched` (1: as the expert, 0
     singleton:str='raw',   # an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
     rows:str=None,         # who votes at the episode level: 'episode' (also None) or 'turn'
     # True, as released: the episode level compares each turn's own reward with all turns of the task
-    faithful:bool=False,
-)->Tensor:  # (action tokens,) float64 advantage
+    faithful:bool=False)->Tensor:  # (action tokens,) float64 advantage
     "Episode advantage plus the return until the next mismatch among turns of one number (UI-S1, Lu et al. 2025)."
     returns, peers = matched_return(b, gamma), b.of_turn('group', 'seat')
     if faithful and rows:
@@ -84,8 +83,7 @@ def ui_s1_recipe():
            'Zhang et al., 2026, CM2, arXiv 2602.12268', needs=('group',))
 def cm2(
     # episodes; optional turns columns `failed` (1: the tool failed) and `user_turn` (number of the user's turn)
-    b:Batch,
-    scale:str=None,  # None: do not divide (as CM2 trains); 'std': divide by the peers' deviation
+    b:Batch, scale:str=None,  # None: do not divide (as CM2 trains); 'std': divide by the peers' deviation
     ddof:int=1,      # 1: sample deviation; 0: population
     eps:float=1e-6,  # added to the deviation
     members:int=5,   # with fewer peers (itself included) the advantage is 0

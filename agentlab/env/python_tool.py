@@ -125,8 +125,7 @@ class PythonTool(Drawn, TextEnv):
 
     def __init__(self,
         # 1: sums over a short list; 2: also products, powers, ranks, multiples; 3: longer numbers, two more forms
-        level:int=2,
-        horizon:int=4,       # most turns: two mistakes, one result, the answer
+        level:int=2, horizon:int=4,  # most turns: two mistakes, one result, the answer
         milestone:float=0.,  # paid when the tool shows the right number for the first time
         spaced:bool=True,    # numbers digit by digit, for a word-level model; False: as usual, for a hub model
         sandbox=None,        # code, names -> Result; None: a `MontySandbox`. Clones share it

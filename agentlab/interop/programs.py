@@ -21,15 +21,12 @@ class AgentProgram:
     seats = ('player',)
     def __init__(self,
         # function (base_url, task) -> answer; or a command: a list of words, in which {base_url} and {task} may stand
-        agent,
-        tasks,                # a list of tasks (JSON types), or a function seed -> task
+        agent, tasks,  # a list of tasks (JSON types), or a function seed -> task
         reward = None,        # function (task, answer) -> number; None: the program reports it (POST .../end)
         held_out: list = (),  # tasks of the tests; a function `tasks` is asked with other seeds
         limit: float = 60., workers: int = 8,  # seconds for an episode; programs side by side
         # reward of an episode whose program failed or took too long; None: an error, of which nothing is learned
-        failed: float|None = None,
-        name: str = 'program',
-    ):
+        failed: float|None = None, name: str = 'program'):
         if not callable(agent) and not (isinstance(agent, list) and agent and all(isinstance(w, str) for w in agent)):
             raise ValueError(f'agent={agent!r}: give a function (base_url, task), or a command as a list of words')
         if not tasks: raise ValueError('tasks: give at least one task, or a function seed -> task')

@@ -182,8 +182,7 @@ _columns: ContextVar[dict|None] = ContextVar('agentlab_columns', default=None)
 @contextmanager
 def handing(
     # name -> a list per row with an entry per turn (states, tags: anything JSON can hold), or an entry per row
-    **columns,
-):
+    **columns):
     "Inside this block the estimators of this thread also see these columns."
     before = _columns.set(columns)
     try: yield
@@ -234,8 +233,7 @@ def aggregation_weights(batch: Batch,  # the micro-batch, from `from_verl`
     mode: str,     # verl's loss_agg_mode
     longest: int,  # columns of the padded tensors
     # verl's config.global_batch_info: dp_size, batch_num_tokens, global_batch_size, loss_scale_factor
-    info: dict|None = None,
-)->Tensor:  # (action tokens,) float64
+    info: dict|None = None)->Tensor:  # (action tokens,) float64
     "Weights w: (w*loss).sum() is verl's agg_loss. ValueError: another mode, or several ranks without totals."
     if mode not in AGGREGATIONS: raise ValueError(f'loss_agg_mode={mode!r}: use one of {", ".join(AGGREGATIONS)}')
     info = {name: value for name, value in (info or {}).items() if value is not None}

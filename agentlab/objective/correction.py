@@ -17,8 +17,7 @@ from ..recipe import recipe
 
 def importance_weights(batch:Batch,  # tokens need old_logp (trainer) and sampler_logp
     # batch -> (action tokens,) key: whose probability is compared; see agentlab.objective.sequence
-    unit:Callable=each_token,
-    mean:bool=False,  # True: geometric mean over the unit's tokens, False: their product
+    unit:Callable=each_token, mean:bool=False,  # True: geometric mean over the unit's tokens, False: their product
 )->Tensor:            # (action tokens,) float64
     "Trainer's over sampler's probability of each token's unit, over weights above 0; e**-20 to e**20."
     sampler = need(batch.tokens, 'sampler_logp', 'a correction compares trainer and sampler',

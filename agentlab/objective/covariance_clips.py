@@ -96,8 +96,7 @@ def kl_cov(logp:Tensor,   # (action tokens,) log-probability under the policy in
 def kl_cov_plan(
     # as in `kl_cov`; a whole minibatch
     logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, share:float=.002, coef:float=1.,
-    faithful:bool=False
-)->dict:  # held: (action tokens,) 1. where the penalty stands, else 0.
+    faithful:bool=False)->dict:  # held: (action tokens,) 1. where the penalty stands, else 0.
     "The tokens that KL-Cov holds: the highest covariances, the earlier one where they are equal."
     _check_share(share)
     cov = covariance(logp, batch, advantage)

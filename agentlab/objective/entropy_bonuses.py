@@ -56,8 +56,7 @@ def epo(logp:Tensor,      # (action tokens,) log-probability under the policy in
     phase:float=1.,       # k: weight of the penalty in this step (epo_schedule)
     low:float=.2, high:float=.2, dual:float=3.,  # as in `clip`
     # True, as released: a penalty without gradient, and none unless a token of a turn from 25 on is here
-    faithful:bool=False,
-)->Tensor:  # (action tokens,) loss
+    faithful:bool=False)->Tensor:  # (action tokens,) loss
     "Clipped loss minus an entropy bonus bounded by its turn's history (EPO, Xu et al. 2025). Scope: the token."
     entropy = _open(entropy, logp, 'epo')
     history = batch.spread(need(batch.turns, 'entropy_history', 'epo compares with the entropy that a turn '

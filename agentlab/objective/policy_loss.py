@@ -109,8 +109,7 @@ def _reference(batch, logp):
 def loss_weights(batch:Batch,  # the whole batch of one optimizer step, not a micro-batch; tokens need `weight`
     # what counts equally: 'token', 'turn', 'row', 'episode', 'nested' (episodes, in them turns, in them tokens); a
     # number T: token sums over T, mean over episodes
-    per='token',
-)->Tensor:  # (action tokens,) float64
+    per='token')->Tensor:  # (action tokens,) float64
     "Weights w such that (w*loss).sum() is the loss of the batch, whatever micro-batches the sum is taken in."
     weight, row = batch.action('weight'), batch.tokens.row[batch.actions]
     episode = batch.rows.episode[row]

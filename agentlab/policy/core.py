@@ -31,8 +31,7 @@ class Chat:
         rewrites: bool|str = False,
         role: str = 'user',  # of the observations after the first one: 'user', or 'tool' where the template has it
         # what the template may be told, such as enable_thinking=False or date_string='26 Jul 2024'; JSON types
-        **variables,
-    ):
+        **variables):
         if not getattr(tokenizer, 'chat_template', None):
             raise ValueError('this tokenizer has no chat_template. Set tokenizer.chat_template to a Jinja template.')
         if rewrites not in (False, True, 'window'):
@@ -389,8 +388,7 @@ class Policy(_Scored):
         provenance: dict|None = None,  # where the weights come from: name, source, hash. See agentlab.policy.reader
         # log-probabilities of trainer and sampler agree bit for bit; None: in bf16 on a CPU, where that can be had
         # (agentlab.policy.exact)
-        exact: bool|None = None,
-    ):
+        exact: bool|None = None):
         self.provenance = provenance
         self.model, self.tokenizer, self.name, self.samples_by, self.precision = (model.eval(), tokenizer, name,
                                                                                   sampler, precision)

@@ -47,11 +47,9 @@ def open_base(name,  # folder in the transformers layout, or name on the hub
                          f'from the full weights. Give the model that it was made from.')
     return found, config, tokenizer
 
-def base_in_nf4(found: str, device,
-    revision: str|None = None,  # of a model on the hub
+def base_in_nf4(found: str, device, revision: str|None = None,  # of a model on the hub
     # what it computes in, and what is not quantised is kept in; default: bf16 on a GPU, float32 on a CPU
-    compute: torch.dtype|None = None,
-):  # a frozen transformers model: NF4 with double quantisation
+    compute: torch.dtype|None = None):  # a frozen transformers model: NF4 with double quantisation
     "The model in NF4."
     from transformers import BitsAndBytesConfig
     compute = compute or (torch.bfloat16 if device.type == 'cuda' else torch.float32)

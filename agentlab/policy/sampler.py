@@ -109,8 +109,7 @@ def _pick(logits: Tensor, draws: Tensor, temperature: float, top_p: float, likel
 def pick(logits: Tensor,  # (rows, vocabulary)
     draws: Tensor,        # (rows,) uniform in [0, 1)
     temperature: float = 1.,  # 0: the likeliest token; its log-probability and entropy are then those of temperature 1
-    top_p: float = 1.,
-    likeliest: int = 0,  # so many of the likeliest tokens are reported too
+    top_p: float = 1., likeliest: int = 0,  # so many of the likeliest tokens are reported too
 # (rows,) each: token ids, log-probabilities, entropies and, with top-p, log-probabilities after it; (rows, likeliest)
 # ids and log-probabilities
 )->tuple[Tensor, ...]:

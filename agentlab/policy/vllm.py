@@ -295,8 +295,7 @@ class VLLMServer(_Rows):
         wait: float = 1., longest: float = 60., total: float = 1800., jitter: float = .5,
         workers: int = 256,  # rows under way at a time
         keep: int = 2,       # adapters that the server holds for us; --max-cpu-loras must not be less
-        sleep = time.sleep,
-    ):
+        sleep = time.sleep):
         parts = urlsplit(url)
         if parts.scheme not in ('http', 'https') or not parts.hostname:
             raise ValueError(f'url={url!r}: give http://host:port')
@@ -498,8 +497,7 @@ def local_logps(policy, rows: list[tuple[list, list]], temperature: float)->Tens
             found.append(token_logps(logits, torch.tensor(ids, device=policy.device), temperature)[0].cpu())
     return torch.cat(found)
 
-def compare(sampler: VLLMSampler, policy,
-    tokens: int = 8, rows: int = 4,  # sampled at temperature 1; at 2 one row
+def compare(sampler: VLLMSampler, policy, tokens: int = 8, rows: int = 4,  # sampled at temperature 1; at 2 one row
 # scaled: whether its log-probabilities are after the temperature; distance: mean of |engine - policy| at temperature 1,
 # nats
 )->dict:

@@ -110,8 +110,7 @@ class Instructed(Wrapper):
     def __init__(self, env,  # the inner environment
         # where the task names none: an Instruction, or a function (generator, env) -> Instruction, called after the
         # inner reset
-        instruction=Instruction(),
-        render:Callable=render,  # instruction, turns -> text
+        instruction=Instruction(), render:Callable=render,  # instruction, turns -> text
         facts_read:bool=False    # True: only those facts are stated whose observation was read in this episode
     ):
         super().__init__(env)

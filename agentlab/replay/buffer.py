@@ -233,12 +233,10 @@ def _checked_priority(priority, n: int)->Tensor:
 
 class _Adding(_Stored):
     "New episodes come, the oldest go."
-    def add(self,
-        batch:Batch,  # whole episodes with all their columns; on any device
+    def add(self, batch:Batch,  # whole episodes with all their columns; on any device
         step:int,     # training step
         # (episodes,) any finite number, of which the absolute value counts; None: the largest ever set (1 at first)
-        priority:Tensor|None=None,
-    ):
+        priority:Tensor|None=None):
         "Store the episodes, then let the oldest go until the bounds hold. After the call they are on disk."
         if not len(batch): return
         new = torch.full((len(batch),), self.max_priority,
@@ -284,8 +282,7 @@ class _Adding(_Stored):
 
 class _Taking(_Adding):
     "Stored episodes become a batch."
-    def take(self,
-        index:Tensor,         # (n,) rows of `facts`; a repeated one gives a repeated episode in a game of its own
+    def take(self, index:Tensor,  # (n,) rows of `facts`; a repeated one gives a repeated episode in a game of its own
         source:str='replay',  # what `episodes.source` of the copies says
         # (n,) group numbers; None: those they had. `facts.group_number[index]` keeps groups of different adds apart
         group:Tensor|None=None,
@@ -324,11 +321,9 @@ class _Taking(_Adding):
 
 class _Drawing(_Taking):
     "Who is drawn, and what its priority becomes."
-    def sample(self,
-        n:int,  # how many episodes
+    def sample(self, n:int,  # how many episodes
         # (facts, n, generator, step) -> rows of facts; where it has `weights`, they are put on the episodes
-        how:Callable=uniform,
-        *, generator:torch.Generator,  # of the draw
+        how:Callable=uniform, *, generator:torch.Generator,  # of the draw
         step:int|None=None,  # training step, for staleness and annealing; None: of the last add
         **kw,                # source and group of `take`
     )->Batch:  # n episodes; `episodes.replay_number`, and `episodes.replay_weight` from a sampler with weights

@@ -140,8 +140,7 @@ class Imitation(Replay):
     "A recipe's `replay`: stores episodes that deserve it, and makes one update of imitation on some of them."
     def __init__(self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
         # Batch -> (episodes,) bool: which of a step are stored; None: none, they come by `add`
-        select:Callable=purified,
-        every:int=1,            # steps between updates
+        select:Callable=purified, every:int=1,  # steps between updates
         n:int=32,               # episodes of an update, fewer where there are not so many
         weight:float=1.,        # of every token
         episodes:int=1024, stale:int|None=None,  # of the buffer

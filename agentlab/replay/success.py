@@ -116,8 +116,7 @@ metric('swapped', 'those of them that got a past success', 'counted', 'groups')
 
 class SuccessReplay(Replay):
     "Replace the first episode of a failed group by a stored success of the same task (GUI-agent ARPO)."
-    def __init__(self,
-        policy, seed,           # agentlab.policy.Policy, asked only if `faithful`; integer
+    def __init__(self, policy, seed,  # agentlab.policy.Policy, asked only if `faithful`; integer
         key:Callable=by_start,  # Batch -> (episodes,) int64: equal where two episodes have the same task, in every step
         per_task:int=8,         # newest successes of a task that are given out
         above:float=.1,         # an outcome above it is a success
@@ -125,8 +124,7 @@ class SuccessReplay(Replay):
         stale:int=None,         # steps after which a success is no longer given out; None: never
         episodes:int=4096,      # that are stored at most, of all tasks; the oldest go first
         # True: as released, old log-probabilities of past episodes are recomputed by the policy as it is
-        faithful:bool=False,
-        temperature:float=1., budget:int=4096,  # of that forward pass, as in the recipe
+        faithful:bool=False, temperature:float=1., budget:int=4096,  # of that forward pass, as in the recipe
     ):
         if not isinstance(per_task, int) or per_task < 1:
             raise ValueError(f'per_task={per_task!r}: give a whole number from 1')

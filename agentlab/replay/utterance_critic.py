@@ -50,8 +50,7 @@ def archer(b:Batch,  # episodes; turns need q1, q2, v1, v2, which `ArcherCritic`
 def archer_targets(b:Batch,  # past episodes
     v:Tensor,  # (turns, heads) the slow network's value of the state of every turn
     # (episodes, heads) its value of the state after an episode that was cut off; None: episodes.last_value
-    last:Tensor=None,
-    gamma:float=.95,  # discount per turn
+    last:Tensor=None, gamma:float=.95,  # discount per turn
     # True: as released, one flag: an episode that was cut off has ended, and nothing comes after it
     faithful:bool=False,
     chunk:int=1,  # turns whose rewards are taken as they were paid; beyond the game's end: all that came
@@ -158,8 +157,7 @@ def _check_values(q_targets, v_targets, limit, gamma, tau):
 
 @torch.no_grad()
 def utterance_features(policy,  # agentlab.policy.Policy
-    batch:Batch,
-    budget:int=4096,  # tokens of one forward pass
+    batch:Batch, budget:int=4096,  # tokens of one forward pass
 # (turns, width) float32 each: what the model knew before the turn's first word; and after its last one. 0 for silent
 # turns
 )->tuple[Tensor, Tensor]:
@@ -247,8 +245,7 @@ class ArcherCritic(_Reads):
         reward:Callable=paid,   # batch -> reward of every turn, as the recipe's
         max_tokens:int=8, temperature:float=1.,  # of what the policy says anew, as the recipe's
         baseline:bool=False,    # True: also learn what to expect of a turn's advantage before each of its tokens
-        max_grad_norm:float=1.,
-        faithful:bool=False,  # of `archer_targets`
+        max_grad_norm:float=1., faithful:bool=False,  # of `archer_targets`
     ):
         width = policy.model.config.hidden_size
         self.heads = TwinHeads(width, width, seed, hidden).to(policy.device)

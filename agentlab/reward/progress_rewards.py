@@ -18,8 +18,7 @@ def progress(b:Batch,    # episodes; turns need `contribution`, and `invalid` un
     grounding:float=.5,  # paid for every action that the environment accepted
     # True: the release, which uses no contributions, weighs a turn by the number of turns after it, and so the last by
     # 0
-    faithful:bool=False,
-)->Tensor:  # (turns,) float64
+    faithful:bool=False)->Tensor:  # (turns,) float64
     "Predicted contribution of each turn plus a reward for valid actions (SPA-RL, arXiv 2505.20732)."
     if faithful and grounding != .5:
         raise ValueError(f'progress: faithful=True fixes grounding at .5, got {grounding}. Leave one of them out.')

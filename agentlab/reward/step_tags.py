@@ -33,8 +33,7 @@ def meta_reasoning(b:Batch,  # episodes; turns need `tag` (of TAGS), `action` (i
     explore:float=1.,     # paid for an exploring turn with a new action
     reflection:float=1.,  # paid for a reflecting turn that does something else after a failure
     # turns column that is not 0 where a well-formed action was not possible; None: `invalid` covers both
-    unavailable:str|None=None,
-)->Tensor:  # (turns,) float64
+    unavailable:str|None=None)->Tensor:  # (turns,) float64
     "Rule-based reward of each turn's tag; 0 for an invalid or untagged turn (RLVMR, arXiv 2507.22844)."
     tag = valid_tag(b)
     action = need(b.turns, 'action', 'meta_reasoning reads turns.action',

@@ -25,8 +25,7 @@ def play_beside_greedy(policy, env, seeds:list, group_size:int=1,  # sampled gam
 def play_beside_expert(policy, env, seeds:list,  # as for `play`; the environment needs expert()
     group_size:int=1,
     # mismatches that the expert's action replaces, before one ends the episode; None: the agent's own are played
-    patches:int=None,
-    **how  # further arguments of `play`
+    patches:int=None, **how  # further arguments of `play`
 )->list:   # episodes whose turns have columns['matched'] and columns['patched']
     "`play` with an expert beside, who says of every action whether it would have been its own."
     around = partial(BesideExpert, patches=patches)

@@ -245,13 +245,11 @@ def arpo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
     initial: int|None = None,  # games of a group that are begun; None: half of them
     beam: int = 2,  # ways in which a game goes on from one place, at most
     # tau, probability of a fork where the entropy is that of the first action; below 0: never fork
-    threshold: float = .5,
-    weight: float = .2,  # of the entropy's rise
+    threshold: float = .5, weight: float = .2,  # of the entropy's rise
     k: int = 20,         # tokens of an action whose entropy counts
     faithful: bool = False,  # True: the released timing and entropy
     # faithful: first entropies by number of the game; give the same one to every call, as the release does
-    baselines: dict|None = None,
-    **how          # further arguments of `play`
+    baselines: dict|None = None, **how  # further arguments of `play`
 )->list[Episode]:  # ordered by group, slot, seat; `Turn.origin` of a copied turn names the turn that sampled it
     "`play`, forking where entropy has risen after the environment's answer (ARPO, Dong et al. 2025, 2507.19849)."
     def forks(now, first, draw, streak): return arpo_score(now, first, draw, weight) <= threshold
@@ -268,8 +266,7 @@ def aepo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
     penalty: float = .05,   # what every round in a row with a fork takes off the score
     slope: float = .5,      # of the budget's sigmoid
     # as for `arpo`; faithful: the first look is played beside and thrown away
-    k: int = 20, faithful: bool = False, baselines: dict|None = None,
-    **how          # further arguments of `play`
+    k: int = 20, faithful: bool = False, baselines: dict|None = None, **how  # further arguments of `play`
 )->list[Episode]:  # as for `arpo`
     "`arpo` whose first look sets the forks, penalising rows of them (AEPO, Dong et al. 2025, arXiv 2510.14545)."
     def forks(now, first, draw, streak): return aepo_score(now, first, draw, weight, streak, penalty) >= threshold

@@ -57,8 +57,7 @@ class Delegate(Wrapper):
         budget: int = 5,     # turns of an errand
         report: Callable = said_words,  # what was said, this environment -> what the planner hears
         # this environment, observation, whether an errand begins -> what the executor reads of it; None: everything
-        sees: Callable|None = None,
-        finishes: tuple = (),     # first words of actions that the planner may do itself
+        sees: Callable|None = None, finishes: tuple = (),  # first words of actions that the planner may do itself
         script: Callable = None,  # this environment, noise, generator -> what a demonstrator says at either seat
         patience: int = 3,        # refusals of the planner in a row that end the game
         empty: bool = True,       # False: the executor remembers all errands

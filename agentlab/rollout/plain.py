@@ -244,13 +244,11 @@ def side_by_side(calls: list,  # functions without arguments that do not raise
             waiting.discard(i)
     return answers
 
-def call_all(games: list[Game],
-    method: str,  # 'reset' or 'step'
+def call_all(games: list[Game], method: str,  # 'reset' or 'step'
     arguments: list[tuple],  # one tuple per game
     limit: float|None = None,  # seconds for one call; None: no limit
     # threads for environments of this process that wait (for a tool, a server); 0: one after the other
-    workers: int = 0,
-)->list:  # a Step per game, as `admit` lets it pass, or the exception it raised
+    workers: int = 0)->list:  # a Step per game, as `admit` lets it pass, or the exception it raised
     "Call every environment; isolated ones run side by side, others with `workers`."
     answers = [None]*len(games)
     posted = [i for i, g in enumerate(games) if hasattr(g.env, 'post')]

@@ -39,11 +39,9 @@ def play_players(
     policy, env, seeds: list[int], group_size: int = 1, tasks: list|None = None, groups: list[int]|None = None,
     sampler = None,
     # who plays the seats that the policy does not: {seat: player}, or a list with one such dictionary per group
-    players = None,
-    keep: bool = False,  # True: the episodes of these players are returned too, with source='opponent'
+    players = None, keep: bool = False,  # True: the episodes of these players are returned too, with source='opponent'
     max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None, temperature: float = 1.,
-    top_p: float = 1.,
-    limit: float|None = None,  # seconds for one call of an environment or of a function that plays
+    top_p: float = 1., limit: float|None = None,  # seconds for one call of an environment or of a function that plays
     workers: int = 0, seed: int = 0, step: int = 0, name: str = 'policy', system: str|None = None,  # as for `play`
     format = None  # refused: the whole reply is the action here
 )->list[Episode]:  # ordered by group, member, seat

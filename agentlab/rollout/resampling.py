@@ -142,8 +142,7 @@ def with_rollback(
     repair:Repair=Repair(),  # when and how a failed call is taken back
     # as for `play`
     max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
-    workers:int=0,
-    seed:int=0, step:int=0, name:str='policy', system:str=None,
+    workers:int=0, seed:int=0, step:int=0, name:str='policy', system:str=None,
     format=None  # refused: the whole reply is the action here
 )->list:         # as `play`; turns have columns['spliced'] and columns['retries']
     "`play`, but a failed call is said again, the failure cut from the context (CLEANER). Needs recompute_old=True."

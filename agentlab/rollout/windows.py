@@ -31,8 +31,7 @@ def with_summaries(
     latest:bool=False,     # True: the observation that filled the window stands behind the summary (ours)
     # as for `play`; a summary counts as a turn
     max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
-    workers:int=0,
-    seed:int=0, step:int=0, name:str='policy', system:str=None,
+    workers:int=0, seed:int=0, step:int=0, name:str='policy', system:str=None,
     format=None  # refused: the whole reply is the action here
 )->list:         # as `play`; turns have `window` and columns['summary']
     "`play`, but a seat whose context is full sums it up and goes on with the first observation and the summary (SUPO)."

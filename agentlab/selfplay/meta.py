@@ -91,8 +91,7 @@ def projected_replicator(row, column=None,  # (rows, columns) payoffs, as in `re
 def nash_sampler(
     # (players, players) rate of the row against the column, ties half; NaN where they have not met: taken from the
     # other side, else .5
-    win_rates,
-    steps:int=20_000, dt:float=1e-2, gamma:float=1e-6  # of `projected_replicator`
+    win_rates, steps:int=20_000, dt:float=1e-2, gamma:float=1e-6  # of `projected_replicator`
 )->Tensor:  # (players,) float64 probabilities
     "How often to send each player, so that no other player wins against the mixture: an approximate Nash equilibrium."
     w = torch.as_tensor(win_rates, dtype=torch.float64).clone()

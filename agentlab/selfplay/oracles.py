@@ -81,8 +81,7 @@ def naive(row: Tensor, column: Tensor)->tuple:
 def psro(population: Population,  # of `population_of`, or of an earlier run
     play: Callable,  # (one, other) -> (paid to one, paid to other)
     # (side, others, shares, number) -> a new player: a good answer of side 0 or 1 to others, who come with these shares
-    oracle: Callable,
-    meta: Callable = replicator,  # (row, column) -> (shares of the rows, shares of the columns)
+    oracle: Callable, meta: Callable = replicator,  # (row, column) -> (shares of the rows, shares of the columns)
     size: int = 10,  # stop when so many players sit in the rows
 ):                   # yields a Population, all matches played and mixed; the one it began with first
     "Policy-space response oracles (Lanctot et al. 2017, arXiv 1711.00832)."

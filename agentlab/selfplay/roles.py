@@ -30,8 +30,7 @@ def marft(b:Batch,      # episodes of teams, all seats of a game; tokens need th
     scale:str='std',    # 'std': minus the mean, divided by the deviation over all turns (or tokens); None: neither
     eps:float=1e-8,     # added to the deviation
     # True, as released: no link inside a game's first round, exact zeros do not vote in mean and deviation
-    faithful:bool=False,
-)->tuple[Tensor,Tensor]:  # targets of the critic, advantage: (action tokens,) float64 each
+    faithful:bool=False)->tuple[Tensor,Tensor]:  # targets of the critic, advantage: (action tokens,) float64 each
     "Generalized advantage estimation from agent to agent (MARFT, Liao et al. 2025)."
     order, turn, values, reward = _line(b, value, level)
     game, closes, reward, after = _rounds(b, turn, reward)

@@ -103,12 +103,10 @@ def play_search(
     spare:list=None,        # for each group a list of `proposals` earlier problems: see `ProblemPool`
     asking:ProposeHop=None,  # the proposer's game; None: of the size of `env`, verified by a lookup
     # who plays a role that the policy does not: {'proposer': a policy, or a function (env, generator) -> text}
-    players:dict=None,
-    keep:bool=False,  # True: the episodes of these players are returned too, with source='opponent'
+    players:dict=None, keep:bool=False,  # True: the episodes of these players are returned too, with source='opponent'
     # True: a quarter of a point counts as a success, and a verifier that is not given as `asking` fails open, as
     # released
-    faithful:bool=False,
-    seed:int=0, **how  # further arguments of `play_players`
+    faithful:bool=False, seed:int=0, **how  # further arguments of `play_players`
 )->list:  # episodes with seats 'proposer' and 'solver' and columns proposed, answers, solved; ordered by group
     "Propose, check, try: one round of Search Self-Play."
     (env, asking), players = search_games(env, asking, faithful), checked_players(players)
@@ -208,13 +206,11 @@ def proposer_first(step:int,  # of the run
 
 class ProblemPool:
     "Earlier problems for the slots of invalid questions: the memory of a run."
-    def __init__(self,
-        policy, seed:int,  # given by the trainer
+    def __init__(self, policy, seed:int,  # given by the trainer
         groups:int=8,      # of an update
         proposals:int=1,   # for the same answer
         # a problem is kept if at most this share of its tries succeeded; 1 in the script, .5 in the configuration
-        threshold:float=1.,
-        every:int=10,  # updates after which the pool is emptied
+        threshold:float=1., every:int=10,  # updates after which the pool is emptied
     ):
         if not 0 <= threshold <= 1: raise ValueError(f'threshold={threshold}: give a share from 0 to 1')
         check_whole(groups=groups, proposals=proposals, every=every)

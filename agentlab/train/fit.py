@@ -554,8 +554,7 @@ def check_fits(policy,  # agentlab.policy.Policy
     recipe,             # agentlab.train.Recipe
     gpu = None,         # memory of the card; None: that of the policy's device, and no check on a CPU
     # tokens of an episode; None: the recipe's budget, or the longest context where that is less
-    length: int|None = None,
-    **changes,  # of the settings
+    length: int|None = None, **changes,  # of the settings
 )->Memory|None:
     "Refuse a run that will not fit before anything is played. ValueError: where memory goes, what would fit."
     have = memory_of(policy.device) if gpu is None else parse_bytes(gpu)

@@ -99,8 +99,7 @@ def _staged(run, folder, card, base, traces):
 
 def push_to_hub(run,    # Run, or its folder
     repo:str,           # owner/name
-    private:bool=True,
-    base:str='', license:str='',  # as for `model_card`
+    private:bool=True, base:str='', license:str='',  # as for `model_card`
     traces:bool=False,  # send episodes, tests and rows too: all that the model and the environment said
     api=None,           # huggingface_hub.HfApi; None: one with your own login
 )->str:                 # where it is

@@ -71,8 +71,7 @@ def broadcast(t,           # agentlab.train.Training, or whatever has `rank`, `r
 def shard(t,       # as in `broadcast`
     batch: Batch,  # the same in every process
     # batch with some of the rows -> a tensor, or a tuple of tensors, with an entry for each of its action tokens
-    ask: Callable,
-):  # the same for the whole batch
+    ask: Callable):  # the same for the whole batch
     "Every process asks for a share of the rows, of similar lengths; all get all answers."
     rows = action_rows(batch)
     if t.ranks == 1 or not len(rows): return ask(batch)

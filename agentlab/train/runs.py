@@ -160,12 +160,10 @@ def _writer(folder: Path)->str:
     try: return (folder / '.writer').read_text()[:200] or 'another process'
     except (OSError, ValueError): return 'another process'
 
-def open_run(folder,
-    facts: dict,  # what makes the run: recipe, environment, policy; JSON types
+def open_run(folder, facts: dict,  # what makes the run: recipe, environment, policy; JSON types
     resume: bool = False,
     # what a fact meant in a run that was begun before there was such a fact; nested like `facts`
-    defaults: dict|None = None,
-)->Run:
+    defaults: dict|None = None)->Run:
     "A new run folder, or an old one to go on with. Raises ValueError if it holds something else."
     run = Run(folder)
     old = run.info if (run.folder / 'run.json').exists() else None

@@ -548,8 +548,7 @@ class Running(Asking):
     def resume(self,
         # called as function(on_row=..., should_stop=...), with resume=True where it takes that; None: the one that the
         # dashboard was given
-        function=None,
-    ):  # the dashboard; await it for the result
+        function=None):  # the dashboard; await it for the result
         "Go on from the last checkpoint. Where there is no function, the hint says what to type."
         if self.task is not None and not self.task.done():
             raise RuntimeError(f'the dashboard is {self.state}: stop it first')
@@ -607,8 +606,7 @@ class Dashboard(Running):
 def watch(
     # function(on_row=..., should_stop=...) to run; or a run folder, row log or list of rows to follow; or several of
     # these: name -> one, or a list
-    what,
-    total:int|None=None,  # updates of the whole run, for the time left
+    what, total:int|None=None,  # updates of the whole run, for the time left
     recorder=None,        # anything with append(row): gets every row
     **options,            # of Dashboard: `resume`, `fps`, `points`; of Overlay for several
 ):                        # Dashboard or Overlay, shown at once; `await` it for the result

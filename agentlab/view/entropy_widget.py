@@ -98,8 +98,7 @@ class Present:
 def present(batch,  # Batch
     # policy, function of a batch, name of a token column, or tensor: log-probability now (a pair: with the entropy);
     # None: as when it was sampled
-    current=None,
-)->Present:
+    current=None)->Present:
     "Old and present log-probability of every action token."
     import torch
     notes, have = [], batch.tokens

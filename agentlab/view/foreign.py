@@ -534,8 +534,7 @@ def _fields_of(batch, named)->dict:
 
 def open_run(path,  # run folder of agentlab; folder or file of one of the formats that are known
     # column that is the reward, or column -> weight; None: what the dump calls it, or its only column of numbers
-    reward:str|dict|None=None,
-    max_bytes:int=2**30,  # text that is read at most
+    reward:str|dict|None=None, max_bytes:int=2**30,  # text that is read at most
     formats=None,         # Format; None: those of `agentlab.view.foreign_formats`
 )->Opened:                # format, fields with their sources, steps, and a batch per step
     "Open a run by what its files hold. FileNotFoundError, or ValueError: unknown, mixed, damaged, too large."

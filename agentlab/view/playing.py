@@ -119,18 +119,15 @@ def called(player)->str:
 
 class Table:
     "A game that waits for you, alone. `message`: what could not be done; no fault of environment or player raises."
-    def __init__(self,
-        env,  # an environment, or a function that makes one
+    def __init__(self, env,  # an environment, or a function that makes one
         # who plays: a policy, snapshot or function (env, generator) -> text for every seat, or {seat: player}
-        policy=None,
-        seat=None,          # yours: None for the first; a name; several; () to watch
+        policy=None, seat=None,  # yours: None for the first; a name; several; () to watch
         seed: int = 0,      # of the environment
         task=None,          # the very task; None: drawn from the seed
         temperature: float = 1., max_tokens: int = 16,  # of the policy's answers
         sampling: int = 0,  # seed of the policy's answers, as `seed` of `agentlab.rollout.play`
         # system message of the policy; None: the environment's guide, if the policy knows its words; '': none
-        system: str|None = None,
-        limit: float|None = None,  # seconds for one call of an environment
+        system: str|None = None, limit: float|None = None,  # seconds for one call of an environment
     ):
         self.model = env if hasattr(env, 'seats') and not isinstance(env, type) else env()
         self.players = seated(policy, self.model.seats)
@@ -506,8 +503,7 @@ class Play(Shown, Pictured):
         env=None,              # the environment that was played; None: the record answers
         seed: int = 0,         # of that game
         # as for `Play`; ids and log-probabilities of the record are kept where a policy can read them
-        policy=None, **options
-    )->Play:  # before the first turn
+        policy=None, **options)->Play:  # before the first turn
         "A recorded game to step through. Raises ValueError for episodes of different games."
         from agentlab.policy.sampler import Completion
         episodes = [episodes] if hasattr(episodes, 'turns') else list(episodes)
