@@ -122,34 +122,45 @@ def train(recipe: str = _HOME['recipe'],  # recipe: a known name, or package.mod
     lora: int = -1,
     temperature: float = 0.,      # of the sampling; 0: the recipe's own
     test_tasks: int = 512,        # held-out tasks of the tests before and after; 0: none
+    lag: int = -1,                # updates that play may run ahead of learning; -1: learning waits for it
+    lanes: int = 0,               # with `lag`: groups that are played at once, in threads; 0: one
+    actors: int = 0,              # with `lag`: processes of Ray that play, `lanes` groups each; 0: none
     format: str = 'plain',  # how the policy acts: plain, thinking (a thought before the action) or calls (tool calls)
     isolate: store_true = False,  # each environment in a process of its own, which may hang or die
     limit: float = 0.,            # seconds of a call of an isolated environment (10); given, it is isolated
     report_to: str = '',          # trackers, by commas: tensorboard, trackio, wandb, mlflow
 ):
     "Train a policy and write a run folder."
-    from agentlab.train.recipes import in_format
-    told = _listener(report_to)
-    form = _format(format)
+    told, form, (ahead, players) = _listener(report_to), _format(format), _ahead(lag, lanes, actors)
     given = dict(lr=lr, groups=groups, group_size=group_size, max_tokens=max_tokens, temperature=temperature)
     chosen_model = dict(model=model, qlora=qlora, rank=lora, template=template, seed=seed)
     _check_server(vllm)
     world, chosen, folder = _chosen(_world(env, tasks, reward), recipe, given, out, resume, steps=steps, seed=seed,
-                                    test_tasks=test_tasks)
+                                    test_tasks=test_tasks, **ahead)
     around = _around(world, isolate, limit)
     policy, chosen = _ready(world, chosen, given, chosen_model, vllm, max_context)
-    _fit(policy, around, in_format(chosen, form) if form else chosen, folder, resume, told)
+    _fit(policy, around, chosen, folder, resume, told, players, form)
 
 def _listener(names: str):
     "Who hears of every update; an unknown or missing tracker is refused."
     from agentlab.train.trackers import report_to
     return report_to(names) if names else None
 
-def _fit(policy, world, recipe, out: str, resume: bool, told=None):
+def _ahead(lag: int, lanes: int, actors: int)->tuple:
+    "How far play runs ahead, as a field of the recipe, and who plays; nothing where it does not."
+    from agentlab.rollout import Ahead, here, on_actors
+    if lag == -1 and (lanes or actors):
+        raise ValueError(f'lanes={lanes}, actors={actors}: they play ahead of learning. Give --lag, such as --lag 1')
+    if lag == -1: return {}, None
+    return dict(ahead=Ahead(lag)), on_actors(actors, lanes or 1) if actors else here(lanes or 1)
+
+def _fit(policy, world, recipe, out: str, resume: bool, told=None, players=None, form=None):
     "Train, and say what came of it; of several processes that train together, the first one says it."
     from agentlab.train import train as fit
     from agentlab.train.ranks import first_process
-    run = fit(policy, world, recipe, out, resume=resume, on_row=told)
+    from agentlab.train.recipes import in_format
+    recipe = in_format(recipe, form) if form else recipe
+    run = fit(policy, world, recipe, out, resume=resume, on_row=told, players=players)
     if not first_process(): return
     _say_tests(run)
     print(f'run: {run.folder}\nnext: agentlab report {run.folder}')

@@ -131,10 +131,8 @@ class Table:
         return Table(**{name: column[index] for name, column in vars(self).items()})
     def __repr__(self): return f'Table of {len(self)}: ' + ', '.join(self.columns)
 
-def need(table: Table,  # table to look into
-    column: str,        # column that must be there
-    who: str,           # who needs it and what for, as in 'gigpo compares turns by state'
-    hint: str,          # how to supply it
+def need(table: Table, column: str,  # table to look into; column that must be there
+    who: str, hint: str,  # who needs it and what for, as in 'gigpo compares turns by state'; how to supply it
 )->Tensor:              # the column
     "The column, or a ValueError that says who needs it and how to supply it."
     if column not in table: raise ValueError(f"{who}, but this batch has no column '{column}'. {hint}")
@@ -688,8 +686,7 @@ def unfolded(path  # a Parquet file
         raise ValueError(f'{path} cannot be read as Parquet: its footer is damaged') from e
     return sum(max(column.get(6) or 0, 8*(column.get(5) or 0)) for column in columns)
 
-def check_unfolded(path,  # a Parquet file
-    free=2**28,           # bytes that any file may unfold to
+def check_unfolded(path, free=2**28,  # a Parquet file; bytes that any file may unfold to
     fold=200):            # and beyond them so many times its size: saved batches unfold to 40 times at most
     "Refuse a file that unfolds to far more than it is, or is no Parquet, before it is read. Raises ValueError."
     size, needed = Path(path).stat().st_size, unfolded(path)

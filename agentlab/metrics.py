@@ -35,8 +35,7 @@ class Metric(NamedTuple):
 METRICS: dict[str, Metric] = {}  # name -> what it is; filled as the pages are imported
 MEASURES: dict[str, Callable] = {}  # name -> function (batch) -> number, asked after every step
 
-def metric(name: str, meaning: str,  # what it is
-    estimate: str,  # how it is estimated
+def metric(name: str, meaning: str, estimate: str,  # what it is; how it is estimated
     unit: str, panel: Panel|None = None,  # how it is drawn; None: it stands in the row only
 )->Callable:        # decorator of a function (batch) -> number or None, for a metric that is read from a batch
     "Declare a number of the row log. ValueError: no name for a row. One in other words replaces it, with a warning."

@@ -14,8 +14,7 @@ from .settings import RENAMED, imported
 # %% auto #0
 __all__ = ['GROUPS', 'GROUP_OF', 'BOUND', 'MOVED', 'registered', 'Sizes', 'Optimisation', 'Compute', 'Keeping', 'Recipe',
            'field_names', 'arguments', 'plain', 'import_path', 'field_defaults', 'as_today', 'check_recipe', 'unbound',
-           'function_name', 'check_group_size', 'check_world', 'check_numbers', 'recipe', 'named', 'Memories',
-           'remember']
+           'function_name', 'check_group_size', 'check_world', 'check_numbers', 'recipe', 'Memories', 'remember']
 
 # %% ../nbs/03_recipe.ipynb #3ec
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ MOVED = {'agentlab.train.recipes:measure_answers': 'agentlab.reward.information:
          'agentlab.train.recipes:check_words': 'agentlab.env.wrappers:check_words',
          'agentlab.train.recipes:check_plain': 'agentlab.env.wrappers:check_plain'}
 MOVED |= {f'agentlab.train.recipes:{name}': f'agentlab.recipe:{name}' for name in
-          ('Memories', 'remember', 'named', 'plain', 'import_path', 'field_defaults', 'check_recipe', 'check_world',
+          ('Memories', 'remember', 'plain', 'import_path', 'field_defaults', 'check_recipe', 'check_world',
            'check_numbers')}
 MOVED |= {f'{old}:': f'{new}:' for old, new in RENAMED.items()}
 
@@ -313,16 +312,6 @@ def _merged(fields: dict, changes: dict)->dict:
             if not (name.endswith('_args') and name.removesuffix('_args') in changes)}
     joined = {name: kept[name] | changes[name] for name in kept.keys() & changes.keys() if name.endswith('_args')}
     return kept | changes | joined
-
-def named(name: str, paper: str, idea: str,  # one sentence
-    **fields,  # of Recipe
-)->Callable:   # a recipe function: changes -> Recipe
-    "A recipe function with these fields. Deprecated: write a function `<name>_recipe` under `@recipe(paper)`."
-    warnings.warn(f'named({name!r}, ...): write a function {name}_recipe under @recipe(paper)', DeprecationWarning,
-                  stacklevel=2)
-    def make(**changes)->Recipe: return Recipe(**dict(name=name, paper=paper) | _merged(fields, changes))
-    make.__name__, make.__doc__ = name, f'{idea} ({paper}).'
-    return make
 
 class Memories:
     "Several memories as one; of two that plan the same field the later one holds."

@@ -4,13 +4,12 @@
 
 # %% auto #0
 __all__ = ['RENAMED', 'Lab', 'parse_lab', 'packaged', 'packaged_json', 'defaults', 'in_words', 'printable', 'imported', 'called',
-           'needed', 'door', 'moved', 'in_parts', 'WholeModule']
+           'needed', 'door', 'in_parts', 'WholeModule']
 
 # %% ../nbs/02_settings.ipynb #6af
-import importlib, json, re, sys, warnings
+import importlib, json, re, sys
 from collections.abc import Callable
 from configparser import ConfigParser, Error
-from importlib.machinery import ModuleSpec
 from importlib.resources import files
 from pkgutil import iter_modules
 from types import FunctionType, ModuleType
@@ -62,8 +61,7 @@ def printable(text:str)->str:
     "Text of a model or an environment, safe for a terminal: control characters are shown, not obeyed."
     return ''.join(c if c.isprintable() or c == '\n' else f'\\x{ord(c):02x}' for c in text)
 
-def imported(argument:str,  # what the name was given for: 'env', 'recipe'
-    path:str,  # 'package.module:name'
+def imported(argument:str, path:str,  # what the name was given for: 'env', 'recipe'; 'package.module:name'
 ):             # what the module calls so
     "What a name of a user's own stands for. ValueError: no such module or name, or the module does not load."
     said, (module, _, name) = f'{argument}={path!r}', str(path).partition(':')
@@ -79,8 +77,7 @@ def imported(argument:str,  # what the name was given for: 'env', 'recipe'
     if not hasattr(found, name): raise ValueError(f'{said}: the module {module} has no {name!r}')
     return getattr(found, name)
 
-def called(argument:str, path:str,  # as for `imported`
-    make,        # what it stands for: a class or a function
+def called(argument:str, path:str, make,  # as for `imported`; what it stands for: a class or a function
     **options):  # what it is called with
     "What a user's class or function makes. Raises ValueError that names it and its fault."
     said = f'{argument}={path!r}'
@@ -90,8 +87,7 @@ def called(argument:str, path:str,  # as for `imported`
     except KeyboardInterrupt: raise
     except BaseException as error: raise ValueError(f'{said} cannot be made: {in_words(error)}') from error
 
-def needed(module:str,  # to import
-    extra:str,          # the extra of agentlab-rl that brings it
+def needed(module:str, extra:str,  # to import; the extra of agentlab-rl that brings it
     what:str='',        # who needs it
 )->ModuleType:
     "A module of a package that may be missing. ImportError: which extra brings it, or that it does not load."
@@ -121,19 +117,7 @@ def _module(family:str, name:str):
     try: return None if name.startswith('_') else importlib.import_module(f'{family}.{name}')
     except ImportError: return None
 
-def moved(module:str,  # `__name__` of the module that asks
-    # old name = 'package.module:name', where it is now; with a function behind it, that gives what the name was
-    **names:str|tuple[str, Callable])->Callable:  # its `__getattr__`
-    "Passes on what has moved, with a DeprecationWarning. Raises AttributeError for all other names."
-    def find(name, stacklevel=2):
-        if name not in names: raise AttributeError(f'module {module!r} has no attribute {name!r}')
-        now = names[name]
-        path, make = (now, lambda: imported(name, now)) if isinstance(now, str) else now
-        warnings.warn(f'{module}.{name} is {path.replace(":", ".")} now', DeprecationWarning, stacklevel=stacklevel)
-        return make()
-    return find
-
-# old name -> where the module is now, for one version; facts of runs are read by the same table (agentlab.recipe.MOVED)
+# old name -> where the module is now: by it the facts of runs are read (agentlab.recipe.MOVED)
 RENAMED = {f'agentlab.{family}.{old}': f'agentlab.{family}.{new}' for family,names in dict(
     credit=dict(estimator='registry'),
     objective=dict(covariance='covariance_clips', entropy_bonus='entropy_bonuses'),
@@ -144,24 +128,6 @@ RENAMED = {f'agentlab.{family}.{old}': f'agentlab.{family}.{new}' for family,nam
     selfplay=dict(psro='oracles', tournament='cross_play'),
     view=dict(entropy_lab='entropy_widget', microscope='microscope_widget', report='run_report', turn_grid='grid',
               turnscope='turnscope_widget')).items() for old,new in names.items()}
-
-class _Family(ModuleType):
-    "A family whose function stays, though Python would put the module of that old name in its place."
-    def __setattr__(self, name, value):
-        if isinstance(value, ModuleType) and f'{self.__name__}.{name}' in RENAMED: return
-        super().__setattr__(name, value)
-
-class _OldNames:
-    "Finds modules by their old names, with a DeprecationWarning."
-    def find_spec(self, name, path=None, target=None): return ModuleSpec(name, self) if name in RENAMED else None
-    def create_module(self, spec): return None
-    def exec_module(self, module):
-        old, new = module.__name__, RENAMED[module.__name__]
-        warnings.warn(f'{old} is {new} now', DeprecationWarning, stacklevel=2)
-        sys.modules[old.rpartition('.')[0]].__class__ = _Family
-        sys.modules[old] = importlib.import_module(new)  # what `import` gives
-
-sys.meta_path.append(_OldNames())
 
 _Class = TypeVar('_Class', bound=type)
 

@@ -201,6 +201,15 @@ def test_a_run_is_not_overwritten_and_goes_on(trained, home):
     assert status == 0, errors
     assert [json.loads(line)['step'] for line in (trained/'metrics.jsonl').read_text().splitlines()] == [0, 1, 2]
 
+def test_play_may_run_ahead(home):
+    line = ['train', '--env', 'world:World', '--recipe', 'world:plain', '--steps', '3', '--out', 'runs/ahead', *SHORT]
+    refused(agentlab(*line, '--lanes', '2', folder=home), 'they play ahead of learning. Give --lag')
+    refused(agentlab(*line, '--lag', '-2', folder=home), 'lag=-2')
+    status, said, errors = agentlab(*line, '--lag', '1', '--lanes', '2', folder=home)
+    assert status == 0, errors
+    assert [json.loads(line)['lag'] for line in (home/'runs'/'ahead'/'metrics.jsonl').read_text().splitlines()] == [
+        0., 1., 1.]
+
 def test_stop_leaves_a_request(trained, home):
     "A run is asked through its folder; what is no run is refused."
     assert agentlab('stop', 'runs/one', folder=home)[0] == 0 and (trained/'stop').exists()

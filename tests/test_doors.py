@@ -2,12 +2,9 @@
 import importlib
 import inspect
 import json
-import pickle
 import pkgutil
 import pydoc
 import re
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -83,38 +80,8 @@ def test_no_name_hides_a_module(name):
     assert names and not hidden, f'call the pages of {name} otherwise than the functions at its door'
 
 
-@pytest.mark.parametrize('old', RENAMED)
-def test_an_old_path_warns_once_and_hides_nothing(old, monkeypatch):
-    monkeypatch.delitem(sys.modules, old, raising=False)
-    family, _, name = old.rpartition('.')
-    function = getattr(importlib.import_module(family), name)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter('always')
-        exec(f'import {old}\nfrom {old} import {name} as found\nfrom {family} import {name} as at_the_door', here := {})
-        module = importlib.import_module(old)
-    assert [(str(one.message), one.category, one.filename) for one in said] == [
-        (f'{old} is {RENAMED[old]} now', DeprecationWarning, '<string>')]
-    assert module is importlib.import_module(RENAMED[old])
-    assert callable(function) and function is here['found'] is here['at_the_door'] is getattr(sys.modules[family], name)
-
-
-def test_an_old_path_may_be_the_first_that_is_asked_for():
-    "Whatever family comes first, it brings the finder. torch stays loaded, and agentlab begins anew each time."
-    code = """if True:
-        import sys, warnings, torch
-        warnings.simplefilter('ignore')
-        for old in sys.argv[1:]:
-            for name in [n for n in sys.modules if n.partition('.')[0] == 'agentlab']: del sys.modules[name]
-            sys.meta_path[:] = [one for one in sys.meta_path if type(one).__module__ != 'agentlab.settings']
-            __import__(old)
-            print(old, sys.modules[old].__name__)"""
-    first = {old.rpartition('.')[0]: old for old in RENAMED}.values()
-    done = subprocess.run([sys.executable, '-c', code, *first], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.split('\n')[:-1] == [f'{old} {RENAMED[old]}' for old in first], done.stderr
-
-
 def test_what_was_stored_is_read():
-    "Facts of runs are translated in silence; a pickle of a user's own is read like an import."
+    "Facts of runs are translated in silence."
     from agentlab.recipe import as_today
     with warnings.catch_warnings():
         warnings.simplefilter('error')
@@ -123,9 +90,6 @@ def test_what_was_stored_is_read():
             facts = as_today(dict(credit=f'{old}:{name}', curate=f"{old}:{name}([], {{'of': 8}})", curate_args={}))
             assert facts == dict(credit=f'{new}:{name}', curate=f'{new}:{name}', curate_args=dict(of=8))
             assert imported('credit', facts['credit']).__module__ == new
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        assert pickle.loads(b'cagentlab.selfplay.psro\nDrawn\n.').__module__ == 'agentlab.selfplay.oracles'
 
 
 def told_in_parts() -> list:

@@ -1,5 +1,6 @@
 "A metric declares itself once: rows, report, dashboard and TurnScope find it there."
-import importlib, math, warnings
+import math
+import warnings
 
 import pytest
 
@@ -70,13 +71,3 @@ def test_every_metric_says_what_it_is():
         assert one.meaning and one.estimate and one.unit, name
         if one.panel: assert one.panel.heading and one.panel.look, name
     assert len({panel.place for name, panel in metrics.panels().items() if not panel.table_of}) == len(report_panels())
-
-
-def test_old_names_warn_for_one_version():
-    runs, page, dashboard, layout = (importlib.import_module(f'agentlab.{name}') for name in (
-        'train.runs', 'view.run_report', 'view.dashboard', 'view.turnscope_layout'))
-    with pytest.warns(DeprecationWarning, match='agentlab.metrics.METRICS now'): assert runs.METRICS is METRICS
-    with pytest.warns(DeprecationWarning, match='panes'): assert dashboard.PANES == panes()
-    with pytest.warns(DeprecationWarning): strip = layout.STRIP
-    assert strip[1] == ('entropy_by_turn', 'entropy by turn, nats')
-    with pytest.warns(DeprecationWarning): assert set(page.LOG) == {'kl', 'kl_reference'}

@@ -5,17 +5,17 @@
     python tools/ahead.py scale kills
 
 A row stands in assets/results/ahead.json.xz as soon as it is made. `lag`: KeyDoor at equal episodes, weights 0 to 8
-updates old, four losses (4: `python tools/claims.py asearcher`). `clock`: the same house behind a tool whose answers take 10 to 500 ms (log-normal, spread 1,
-the same waits in every arm), synchronous and ahead. `scale`: episodes per second against processes of Ray. `kills`: a
-run whose trainer and workers are killed (-9) at random moments must end with the weights of one that nobody touched.
+updates old, four losses (4: `python tools/claims.py asearcher`). `clock`: the same house behind a tool whose answers
+take 10 to 500 ms (log-normal, spread 1, the same waits in every arm), synchronous and ahead. `scale`: episodes per
+second against processes of Ray. `kills`: a run whose trainer and workers are killed (-9) at random moments must end
+with the weights of one that nobody touched.
 """
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from argparse import ArgumentParser
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -111,11 +111,11 @@ def scaled(actors: int, wait: int) -> dict:
         from agentlab.env import load_env
         from agentlab.policy import tiny_policy
         from agentlab.train import load_recipe, train
-        made = load_recipe('grpo', ahead=Ahead(4), **SIZES | dict(steps=16))
+        made = load_recipe('grpo', ahead=Ahead(4), rollout_args=dict(workers=8), **SIZES | dict(steps=12))
         train(tiny_policy(load_env('keydoor'), progress=False), Slow(wait), made, out, players=on_actors(actors, 1),
               on_row=lambda row: stamps.append(time.monotonic()), progress=False)
-    spent = stamps[-5] - stamps[3]  # the ends apart: the first wait for workers, the last for nobody
-    return dict(per_second=round((len(stamps) - 8)*SIZES['groups']*SIZES['group_size']/spent, 2))
+    spent = stamps[-4] - stamps[1]  # the ends apart: the first wait for workers, the last for nobody
+    return dict(per_second=round((len(stamps) - 5)*SIZES['groups']*SIZES['group_size']/spent, 2))
 
 
 def child(out: str):
@@ -126,31 +126,44 @@ def child(out: str):
     (Path(out)/'ended').touch()
 
 
-def workers(pid: int) -> list[int]:
+def workers(pid: int) -> list:
     "Processes of Ray's workers below a process."
     import psutil
-    return [p.pid for p in psutil.Process(pid).children(recursive=True) if any('Actor' in x for x in p.cmdline())]
+    def plays(process) -> bool:
+        try: return any('Actor' in x for x in process.cmdline())
+        except psutil.Error: return False  # gone meanwhile
+    try: return [process for process in psutil.Process(pid).children(recursive=True) if plays(process)]
+    except psutil.NoSuchProcess: return []
 
 
 def killed(seed: int) -> dict:
-    "One run until its end, its trainer or a worker killed every few seconds; half of the kills each, in turn."
+    "Runs until their end, trainer and workers killed in turn some seconds after they began, until there were KILLS."
+    draw, kills, found = random.Random(seed), dict(trainer=0, worker=0), []
+    while sum(kills.values()) < KILLS:
+        with TemporaryDirectory() as out:
+            while not (Path(out)/'ended').exists(): disturbed(out, draw, kills)
+            found.append(compared(out))
+    return kills | dict(runs=len(found), same_bits=all(one['same_bits'] for one in found),
+                        **{what: sum(one[what] for one in found) for what in ('lost', 'doubled')})
+
+
+def disturbed(out: str, draw: random.Random, kills: dict):
+    "One life of a trainer: its workers may be killed more than once, itself only once."
     import psutil
-    draw, kills = random.Random(seed), dict(trainer=0, worker=0)
-    with TemporaryDirectory() as out:
-        while not (Path(out)/'ended').exists():
-            process = subprocess.Popen([sys.executable, __file__, '--child', out], cwd=ROOT/'tools')
-            while process.poll() is None:
-                time.sleep(draw.uniform(1, 12))
-                there = workers(process.pid) if process.poll() is None else []
-                kind = 'worker' if kills['worker'] < kills['trainer'] and there else 'trainer'
-                if process.poll() is not None or sum(kills.values()) >= KILLS or not there: continue
-                below = psutil.Process(process.pid).children(recursive=True)
-                os.kill(draw.choice(there) if kind == 'worker' else process.pid, signal.SIGKILL)
-                kills[kind] += 1
-                if kind == 'trainer':  # what it had started is nobody's
-                    process.wait()
-                    for p in below: p.kill() if p.is_running() else None
-        return kills | compared(out)
+    process = subprocess.Popen([sys.executable, __file__, '--child', out], cwd=ROOT/'tools')
+    while process.poll() is None:
+        time.sleep(draw.uniform(.3, 5))
+        there = workers(process.pid)
+        if not there or process.poll() is not None or sum(kills.values()) >= KILLS: continue
+        kind = 'worker' if kills['worker'] < kills['trainer'] else 'trainer'
+        below = psutil.Process(process.pid).children(recursive=True)
+        kills[kind] += 1
+        if kind == 'worker': draw.choice(there).kill()
+        else:
+            process.kill()
+            process.wait()
+            for one in below:  # what it had started is nobody's
+                with suppress(psutil.Error): one.kill()
 
 
 def compared(out: str) -> dict:
@@ -170,7 +183,7 @@ def compared(out: str) -> dict:
 
 PARTS = dict(lag=(lagged, [(0, 'coupled'), *((lag, loss) for lag in LAGS for loss in LOSSES)], SEEDS),
              clock=(clocked, [(wait, arm) for wait in WAITS for arm in CLOCKED], SEEDS),
-             scale=(scaled, [(actors, wait) for actors in (1, 2, 4) for wait in (0, 10, 100)], None),
+             scale=(scaled, [(actors, wait) for actors in (1, 2, 4) for wait in (0, 100)], None),
              kills=(killed, [(0,)], None))
 
 
@@ -199,6 +212,61 @@ def record(part: str, cell: tuple, seed) -> dict:
     facts = circumstances('python tools/ahead.py lag clock scale kills') | dict(sizes=SIZES, lanes=LANES)
     keep(facts | dict(rows=rows() | {key: row}), OUT, 'ahead', packed=True)
     return row
+
+
+def faster(wait: int, arm: str) -> dict:
+    "How many times as many episodes an hour as the synchronous trainer has, and the difference in success."
+    from results import interval
+    pairs = list(zip(of('clock', wait, arm), of('clock', wait, 'synchronous')))
+    return dict(times=interval([b['seconds']/a['seconds'] for a, b in pairs]),
+                success=interval([a['success'] - b['success'] for a, b in pairs], least=-1.)) if pairs else {}
+
+
+def clock_table():
+    "A row for every tool and arm: seconds, times as fast, success."
+    import pandas as pd
+    def ends(e, form):
+        return f"{e['mean']:{form}}" + (f" [{e['low']:{form}}, {e['high']:{form}}]" if e['seeds'] > 1 else '')
+    rows = []
+    for wait in WAITS:
+        for arm in CLOCKED:
+            found = of('clock', wait, arm)
+            if not found: continue
+            more, mean = faster(wait, arm), lambda what: sum(row[what] or 0 for row in found)/len(found)
+            rows.append({'ms': wait, 'arm': arm, 'seconds': round(mean('seconds')),
+                         'times as fast': ends(more['times'], '.2f'),
+                         'success': round(mean('success'), 3), 'less synchronous': ends(more['success'], '+.2f'),
+                         'lag': round(mean('lag'), 2), 'dropped': mean('dropped'), 'seeds': len(found)})
+    return pd.DataFrame(rows)
+
+
+def at_lag(lag: int, loss: str) -> list[float]:
+    "Success of every seed; lag 4 is a claim of its own, and lag 0 needs no loss for old weights."
+    from claims import measured
+    if lag == 4: return measured('asearcher', loss, 'success')
+    return [row['success'] for row in of('lag', lag, loss if lag else 'coupled')]
+
+
+COLORS = {'coupled': '#2f6db5', 'decoupled': '#d9822b', 'truncated': '#3a9b6b', 'none': '#8a8f96'}
+
+
+def picture():
+    "Success against lag, a line for each loss, with intervals over the seeds."
+    from plotly.graph_objects import Figure
+    from results import interval
+    figure = Figure()
+    for at, loss in enumerate(LOSSES):
+        lags = [lag for lag in (0, 1, 2, 4, 8) if len(at_lag(lag, loss)) > 1]
+        ends = [interval(at_lag(lag, loss), 1.) for lag in lags]
+        error = dict(array=[e['high'] - e['mean'] for e in ends], arrayminus=[e['mean'] - e['low'] for e in ends],
+                     symmetric=False, thickness=1)
+        places = [(0, 1, 2, 4, 8).index(lag) + .05*at for lag in lags]  # beside each other
+        figure.add_scatter(x=places, y=[e['mean'] for e in ends], error_y=error, name=loss, mode='lines+markers',
+                           line=dict(color=COLORS[loss]))
+    figure.update_xaxes(title='weights that played were so many updates old', tickvals=[0, 1, 2, 3, 4],
+                        ticktext=['0', '1', '2', '4', '8'])
+    figure.update_yaxes(range=[-.02, 1], title='success, held out')
+    return figure.update_layout(height=320, width=700, margin=dict(l=50, r=10, t=10, b=40), template='plotly_white')
 
 
 def main():

@@ -29,15 +29,13 @@ def ipa(b:Batch, gamma:float=.95,  # discount per turn
     ahead = recur(torch.ones_like(worth), 1., b.turns.episode) - 1  # turns still to come
     return b.spread(worth * gamma**ahead)
 
-def chunk_ratio(b:Batch, logp:Tensor,  # (action tokens,) numerator
-    base:Tensor,  # (action tokens,) denominator
+def chunk_ratio(b:Batch, logp:Tensor, base:Tensor,  # (action tokens,) numerator; (action tokens,) denominator
 )->Tensor:        # (turns,) float64 logarithm; 0 for a turn without tokens in this batch
     "Logarithm of the geometric mean over a turn's tokens of one probability over another; keeps the gradient."
     moved = logp.double() - base.double()
     return moved.new_zeros(len(b.turns)).index_add(0, b.action_turn, moved)/b.turn_lengths().clamp(min=1)
 
-def chunk_mask(b:Batch,  # tokens need old_logp (trainer) and sampler_logp
-    limit:float=5.,  # H
+def chunk_mask(b:Batch, limit:float=5.,  # tokens need old_logp (trainer) and sampler_logp; H
 )->Tensor:           # (turns,) bool: the turn is kept
     "False for turns the trainer finds, per token, over `limit` times as likely as the sampler (IPA, from notes)."
     old, sampler = (need(b.tokens, name, 'the chunk mask compares trainer and sampler',

@@ -101,8 +101,7 @@ def ppo_recipe():
            'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', needs=('value',))
 def vl_dac(b:Batch,       # episodes; tokens need the column `value`
     value:str='value',    # name of the column of the critic's values, read at each turn's first action token
-    gamma:float=.99,      # discount per turn
-    lam:float=.95,        # lambda
+    gamma:float=.99, lam:float=.95,  # discount per turn; lambda
     scale:str='std',      # 'std': divide by the deviation over the turns of the batch; None: only subtract their mean
     ddof:int=1, eps:float=1e-8,  # as for `compare`
     faithful:bool=False,  # True: as released, an episode that was cut off counts as ended; its last_value is not read

@@ -28,8 +28,7 @@ def descend(b:Batch,  # episodes; tokens need `old_logp`
         slope, = torch.autograd.grad(loss(x), x)
         now = yield torch.ones_like(x, dtype=torch.bool), -slope*len(x)
 
-def mean_logp(logits:Tensor,  # (tokens, vocabulary)
-    temperature:float=1.,  # of the sampler
+def mean_logp(logits:Tensor, temperature:float=1.,  # (tokens, vocabulary); of the sampler
 )->Tensor:  # (tokens,) nats, at most -log(vocabulary)
     "Mean of the log-probabilities of all words."
     return torch.log_softmax(logits/temperature, -1).mean(-1)

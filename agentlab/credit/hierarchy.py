@@ -29,8 +29,7 @@ def segments(b:Batch,  # turns need `switch`: 1 (or True) where the turn switche
            needs=('switch', 'part', 'value_low', 'value_high', 'value_term'))
 def hae(
     # turns need `switch`; tokens `part`, `value_low`, `value_high`, `value_term` (of the state before the token)
-    b:Batch, gamma:float=.95,  # discount per turn
-    lam:float=.95,         # GAE inside a segment
+    b:Batch, gamma:float=.95, lam:float=.95,  # discount per turn; GAE inside a segment
     lam_high:float=.95,    # GAE over segments
     term:str='return',  # switch tokens: 'return' as released, 'gap' as the paper's formula (turns need `switch_prob`)
     scale:str=None,        # 'std': each level is normalised over its turns; None: not

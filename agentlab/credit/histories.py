@@ -19,8 +19,7 @@ from ..recipe import recipe
            'He et al., 2026, HGPO, arXiv 2602.22817', needs=('group', 'state'))
 def hgpo(b:Batch,     # episodes; turns need `state`
     history:int=2,    # K: states before the present one that the longest comparison asks for
-    alpha:float=1.,   # weight of the comparison by k states is (k+1)**alpha
-    gamma:float=.95,  # discount per turn
+    alpha:float=1., gamma:float=.95,  # weight of the comparison by k states is (k+1)**alpha; discount per turn
     base:bool=False,  # True: also compare the outcome with the other episodes, with weight 1
     scale:str='std',  # every comparison: 'std' divides by the peers' deviation, None does not
     # of the comparisons by state: 0 population, 1 sample deviation. The base group takes the sample deviation

@@ -20,8 +20,7 @@ from ..recipe import recipe
            'Hu et al., 2026, arXiv 2602.06554', needs=('group',))
 def seeupo(b:Batch,       # episodes; several episodes per group
     scale:str='std',      # 'std': divide by the deviation over the batch; None: do not
-    ddof:int=1, eps:float=1e-6,  # as for `compare`
-    bound:float=3.,       # clipped to [-bound, bound]
+    ddof:int=1, eps:float=1e-6, bound:float=3.,  # as for `compare`; clipped to [-bound, bound]
     singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
     rows:str='episode',   # who votes in means and deviation: 'episode' once each, or 'turn' (long episodes weigh more)
 )->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
@@ -56,8 +55,7 @@ def seeupo_updates(b:Batch,  # episodes; `tokens.old_logp` is used for the start
     order:str='reverse',   # 'reverse' (the paper's), 'forward' or 'random' order of the turn numbers
     low:float=.2, high:float=.2,  # bounds of a turn's ratio and of their product: [1-low, 1+high]
     temperature:float=1.,  # of the log-probabilities: that of the sampler
-    budget:int=4096,       # tokens of one forward pass
-    seed:int=0,            # of the random order
+    budget:int=4096, seed:int=0,  # tokens of one forward pass; of the random order
     faithful:bool=False,   # True, as released: the product is clipped after every turn; False: once, where it is used
     **credit_args          # keywords of `seeupo`
 # yields (action tokens,) bool: the tokens to train now; (action tokens,) their advantage

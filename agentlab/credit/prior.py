@@ -16,8 +16,7 @@ from ..groups import group_count, group_mean
 from ..recipe import recipe
 
 def fused_baseline(mean,  # mean outcome so far, outcomes being 1 or -1: a number or tensor
-    k,                    # how many outcomes that is the mean of, from 1
-    prior,                # what a frozen model expects, -1 to 1
+    k, prior,  # how many outcomes that is the mean of, from 1; what a frozen model expects, -1 to 1
 )->tuple[Tensor,Tensor]:  # baseline mu; weight w of the mean, 0 to 1
     "Mean and prior, mixed by how far they lie apart beyond the noise (V0.5, Zhang et al. 2026)."
     mean, k, prior = (_number(x) for x in (mean, k, prior))

@@ -54,8 +54,7 @@ def _join(clusters, text, ratio, autojunk, number):
            'turns of the task in the same state, plus episodes of the task', 'every token of the turn',
            'Feng et al., 2025, GiGPO, arXiv 2505.10978', needs=('group', 'state'))
 def gigpo(b:Batch,          # episodes; turns need `state`
-    gamma:float=.95,        # discount per turn
-    step_weight:float=1.,   # omega: weight of the step comparison
+    gamma:float=.95, step_weight:float=1.,  # discount per turn; omega: weight of the step comparison
     scale:str='std',        # both levels: 'std' divides by the peers' deviation, None does not
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
     rows:str='turn',        # who votes at the episode level: 'turn' as the authors' code does, 'episode' as eq. 3 says

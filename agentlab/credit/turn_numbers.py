@@ -31,8 +31,7 @@ def matched_return(b:Batch,  # episodes; turns need `matched` (1: the action was
            'episodes of the same task and seat; and turns of them with the same number', 'every token of the turn',
            'Lu et al., 2025, UI-S1, arXiv 2509.11543', needs=('group', 'matched'))
 def ui_s1(b:Batch,         # episodes; turns need `matched` (1: as the expert, 0: patched)
-    gamma:float=.5,        # discount per turn
-    step_weight:float=1.,  # omega: weight of the step comparison
+    gamma:float=.5, step_weight:float=1.,  # discount per turn; omega: weight of the step comparison
     scale:str='std',       # both levels: 'std' divides by the peers' deviation, None does not
     ddof:int=1,            # 1: sample deviation; 0: population
     eps:float=1e-6,        # added to the deviation

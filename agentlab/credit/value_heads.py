@@ -32,23 +32,19 @@ def hl_gauss(targets:Tensor,  # (...,) values to be learned; beyond the support 
     below = torch.special.ndtr((edges - targets.clamp(edges[0], edges[-1])[..., None])/sigma)  # mass below every edge
     return below.diff()/(below[..., -1:] - below[..., :1])
 
-def expected_value(logits:Tensor,  # (..., bins)
-    support:Tensor,  # (bins+1,) edges of the bins
+def expected_value(logits:Tensor, support:Tensor,  # (..., bins); (bins+1,) edges of the bins
 )->Tensor:           # (...,) in the dtype of `logits`
     "The mean of a categorical value: each bin counts with its middle."
     edges = support.to(logits)
     return logits.softmax(-1) @ ((edges[1:] + edges[:-1])/2)
 
-def hl_gauss_loss(logits:Tensor,  # (..., bins)
-    targets:Tensor,   # (...,)
-    support:Tensor,   # (bins+1,) edges of the bins
-    ratio:float=.75,  # sigma in bin widths
+def hl_gauss_loss(logits:Tensor, targets:Tensor,  # (..., bins); (...,)
+    support:Tensor, ratio:float=.75,  # (bins+1,) edges of the bins; sigma in bin widths
 )->Tensor:            # (...,) one loss per target
     "Cross-entropy of the predicted histogram with that of the target (HL-Gauss, Farebrother et al. 2024)."
     return -(hl_gauss(targets.detach(), support, ratio).to(logits)*logits.log_softmax(-1)).sum(-1)
 
-def clipped_value_loss(value:Tensor,  # (...,) with gradient
-    targets:Tensor,   # (...,)
+def clipped_value_loss(value:Tensor, targets:Tensor,  # (...,) with gradient; (...,)
     old:Tensor=None,  # (...,) values when the batch was played; None: no clip
     clip:float=.5,    # how far a value may move from `old` in one batch
 )->Tensor:            # (...,) one loss per target
@@ -63,8 +59,7 @@ class ValueHead(nn.Module):
     "A value from a hidden state: a histogram trained by HL-Gauss, or a number trained by squared error."
     def __init__(self, hidden:int,  # size of the hidden state
         bins:int=101,               # of the histogram (51 to 101 are usual); 1: a scalar head
-        low:float=0., high:float=1.,  # range of the returns
-        ratio:float=.75,            # of HL-Gauss: sigma in bin widths
+        low:float=0., high:float=1., ratio:float=.75,  # range of the returns; of HL-Gauss: sigma in bin widths
         through:bool=False):        # True: the gradient goes on into what made the hidden state
         super().__init__()
         if bins < 1 or not low < high:

@@ -33,15 +33,13 @@ def opo(b:Batch,  # episodes; several episodes per group
     ahead = torch.where(alone, outcome if singleton == 'raw' else 0, ahead)
     return b.spread(torch.where(outcome.isnan(), 0, ahead))
 
-def sum_pi_squared(logits:Tensor,  # (tokens, vocabulary)
-    temperature:float=1.,  # of the sampler
+def sum_pi_squared(logits:Tensor, temperature:float=1.,  # (tokens, vocabulary); of the sampler
 )->Tensor:  # (tokens,) from 1/vocabulary to 1
     "Sum of the squared probabilities of all words: the chance that two draws are the same word."
     return torch.softmax(logits.float()/temperature, -1).square().sum(-1)
 
 def with_sum_pi_squared(b:Batch, policy,  # agentlab.policy.Policy: the one that `old_logp` is of
-    temperature:float=1.,  # of the sampler
-    budget:int=4096,       # tokens of one forward pass
+    temperature:float=1., budget:int=4096,  # of the sampler; tokens of one forward pass
 )->Batch:                  # with the token column `sum_pi_squared`
     "One forward pass; a recipe's `columns`."
     return policy.measured(b, temperature, budget, sum_pi_squared=sum_pi_squared)

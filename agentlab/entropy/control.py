@@ -75,8 +75,7 @@ def entropy_penalty(entropy:Tensor,  # (action tokens,) of the policy in trainin
     else: penalty = alpha*((floor-entropy).clamp(min=0) + (entropy-ceiling).clamp(min=0))
     return torch.where(history.isnan(), 0., penalty)
 
-def phase_weight(step:int,  # number of the update, from 0
-    horizon:int=150,  # K
+def phase_weight(step:int, horizon:int=150,  # number of the update, from 0; K
 )->float:             # 1 at first, .04 at the end
     "Weight of EPO's penalty over a run, as released."
     if horizon <= 0: return 1.
@@ -84,17 +83,14 @@ def phase_weight(step:int,  # number of the update, from 0
     if e <= half: return 1 - .2*(1-math.exp(-2*e/max(half, 1)))  # a run of one update has no first half
     return .8*math.exp(-3*(e-half)/(horizon-half))
 
-def epo_schedule(step:int,  # number of the update, from 0
-    horizon:int=150,        # K
+def epo_schedule(step:int, horizon:int=150,  # number of the update, from 0; K
     **objective_args,       # the other arguments of `epo`
 )->dict:                    # fields of a recipe for this step
     "A recipe's schedule with the phase weight of this step."
     return dict(objective_args=objective_args | dict(phase=phase_weight(step, horizon)))
 
-def log_gradient(coefficient:float,  # above 0
-    entropy:float,  # of this step, nats a token
-    target:float,   # nats a token
-    rate:float=1.,  # step size, per nat
+def log_gradient(coefficient:float, entropy:float,  # above 0; of this step, nats a token
+    target:float, rate:float=1.,  # nats a token; step size, per nat
 )->float:
     "The next coefficient: its logarithm moves by rate*(target - entropy) (SAC's temperature)."
     if not coefficient > 0:
@@ -102,10 +98,8 @@ def log_gradient(coefficient:float,  # above 0
                          f'rule additive')
     return coefficient*math.exp(rate*(target-entropy))
 
-def additive(coefficient:float,  # from 0
-    entropy:float,    # of this step, nats a token
-    target:float,     # nats a token
-    step:float=.001,  # size of a move
+def additive(coefficient:float, entropy:float,  # from 0; of this step, nats a token
+    target:float, step:float=.001,  # nats a token; size of a move
 )->float:
     "The next coefficient: one step up below the target, one down above it (in the spirit of Skywork-OR1)."
     return coefficient + step*((entropy < target) - (entropy > target))

@@ -53,12 +53,10 @@ def _found(rows, name, at, value, threshold, sentence, remedy):
     return [] if at is None else [Finding(name, rows[at].get('step', at), float(value[at]), float(threshold[at]),
                                           sentence(at), remedy(at) if callable(remedy) else remedy)]
 
-def collapse(rows:list,  # rows of a run: entropy, success, step
-    share:float=.1,      # of the level at the start
+def collapse(rows:list, share:float=.1,  # rows of a run: entropy, success, step; of the level at the start
     floor:float=.01,     # nats: below this nothing is open, whatever the start was
     solved:float=.9,     # from this success on, low entropy is no fault
-    window:int=5,        # rows whose median is the level
-    patience:int=3,      # rows in a row
+    window:int=5, patience:int=3,  # rows whose median is the level; rows in a row
 )->list:                 # of Finding; empty: none seen
     "Entropy has gone although the tasks are not solved."
     now, success = _level(_series(rows, 'entropy'), window), _level(_series(rows, 'success'), window)
@@ -71,10 +69,8 @@ def collapse(rows:list,  # rows of a run: entropy, success, step
         'The policy no longer tries anything else. Go back to a checkpoint before this step; raise the upper clip '
         'bound, add an entropy bonus with a target, or lower lr.')
 
-def explosion(rows:list,  # rows of a run: entropy, step
-    factor:float=2.,      # times the lowest level so far
-    margin:float=.1,      # nats above it, at least
-    window:int=5,         # rows whose median is the level
+def explosion(rows:list, factor:float=2.,  # rows of a run: entropy, step; times the lowest level so far
+    margin:float=.1, window:int=5,  # nats above it, at least; rows whose median is the level
     patience:int=3,       # rows in a row
 )->list:                  # of Finding; empty: none seen
     "Entropy has risen far above its own lowest level."
@@ -87,10 +83,8 @@ def explosion(rows:list,  # rows of a run: entropy, step
         'The policy comes apart. Lower lr or the entropy coefficient; look at kl and clip_fraction around this step, '
         'and for a reward that stopped telling actions apart.')
 
-def dead(rows:list,   # rows of a run: dead_groups, success, step
-    share:float=.75,  # of the groups
-    window:int=5,     # rows whose median is the level
-    patience:int=3,   # rows in a row
+def dead(rows:list, share:float=.75,  # rows of a run: dead_groups, success, step; of the groups
+    window:int=5, patience:int=3,  # rows whose median is the level; rows in a row
 )->list:              # of Finding; empty: none seen
     "Most groups have equal outcomes, so that nothing is learned from them."
     now, success = _level(_series(rows, 'dead_groups'), window), _level(_series(rows, 'success'), window)
@@ -106,8 +100,7 @@ def dead(rows:list,   # rows of a run: dead_groups, success, step
 def turn_gap(rows:list,  # rows of a run: entropy_by_turn, step
     factor:float=3.,     # most open turn number over the least open one
     margin:float=.2,     # nats between them, at least
-    window:int=5,        # rows whose median is the level of a turn number
-    patience:int=3,      # rows in a row
+    window:int=5, patience:int=3,  # rows whose median is the level of a turn number; rows in a row
 )->list:                 # of Finding; empty: none seen
     "The choice is much more open in one turn number than in another."
     lists = [row.get('entropy_by_turn') or [] for row in rows]
@@ -149,10 +142,8 @@ def repeated_words(batch:Batch, ngram:int=20,  # tokens in a row
     most = group_max(torch.where(whole, times, 0), episode)
     return torch.zeros(len(batch), dtype=torch.int64, device=ids.device).scatter_(0, episode, most.long())
 
-def repetition(batch:Batch, share:float=.25,  # of the episodes
-    actions:float=.5,  # of the turns of an episode
-    ngram:int=20,      # tokens in a row
-    times:int=10,      # in one turn
+def repetition(batch:Batch, share:float=.25, actions:float=.5,  # of the episodes; of the turns of an episode
+    ngram:int=20, times:int=10,  # tokens in a row; in one turn
 )->list:               # of Finding; empty: none seen
     "Many episodes repeat themselves."
     acting, talking = repeated_actions(batch) > actions, repeated_words(batch, ngram) >= times

@@ -27,15 +27,13 @@ def turn_entropy(batch:Batch,  # tokens need `entropy`
     "Mean entropy of the tokens of each turn."
     return _of_turns(batch, _only(batch, token_entropy(batch), first))
 
-def after_response(batch:Batch,  # tokens need `entropy`
-    first:int=20,  # tokens to look at
+def after_response(batch:Batch, first:int=20,  # tokens need `entropy`; tokens to look at
 )->Tensor:         # (turns,) float64, nats a token; NaN for the first turn of an episode, which answers the task
     "Mean entropy of the first tokens after the environment (or a tool) has answered."
     return torch.where(_opening(batch) == torch.arange(len(batch.turns), device=batch.turns.t.device), math.nan,
                        turn_entropy(batch, first))
 
-def entropy_rise(batch:Batch,  # tokens need `entropy`
-    first:int=20,  # tokens to look at
+def entropy_rise(batch:Batch, first:int=20,  # tokens need `entropy`; tokens to look at
 )->Tensor:         # (turns,) float64, nats a token; NaN for the first turn of an episode
     "How much more open the choice is after a response than at the episode's beginning (what ARPO branches on)."
     return after_response(batch, first) - turn_entropy(batch, first)[_opening(batch)]

@@ -40,8 +40,7 @@ def aepo_advantage(batch:Batch,              # tokens need `entropy`
     factor = 1 + coefficient*z
     return advantage * (factor if faithful else factor.clamp(min=0)).to(advantage)
 
-def entropy_threshold(batch:Batch,  # tokens need `entropy`
-    share:float=.2,  # of tokens at or above it
+def entropy_threshold(batch:Batch, share:float=.2,  # tokens need `entropy`; of tokens at or above it
 )->float:            # nats; NaN where no token counts
     "The entropy that a share of the tokens in the loss reaches, linearly interpolated."
     if not 0 < share <= 1:
@@ -65,8 +64,7 @@ def forking_tokens_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, shape=high_entropy_tokens, objective_args=dict(low=.2, high=.28))
 
-def high_entropy_steps(batch:Batch,    # tokens need `entropy`
-    advantage:Tensor, share:float=.8,  # of turns to keep
+def high_entropy_steps(batch:Batch, advantage:Tensor, share:float=.8,  # tokens need `entropy`; of turns to keep
 )->Tensor:                             # (action tokens,); 0 in dropped turns
     "Advantage of the turns of highest mean entropy, scope: the batch (in the spirit of DART, Li et al. 2025)."
     if not 0 < share <= 1:

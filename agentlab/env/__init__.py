@@ -39,6 +39,8 @@ from .toolbox import (Place, Tool, Toolbox, ToolError, ask_model, final_answer, 
                                   sql_query, text_search, tool_of)
 from .own_tasks import OwnTasks, contains, exact, number
 from .mcp import from_mcp
+from .rules import (Guarded, Rule, asked, check_rules, go_on, instead, read_rules, reflect, skip,
+                                stop)
 
 __getattr__ = door(__name__)
 

@@ -596,8 +596,7 @@ def from_openenv(make,  # function that makes an environment or a synchronous cl
     text=None,          # function: observation -> what the agent reads
     success=None,       # function (reward, done, observation) -> bool; None: `ended_well`
     state=None,         # function (environment, observation) -> what the agent is in; None: no state
-    penalty:float=0.,   # reward for a text that is no action
-    horizon:int=None,   # most turns
+    penalty:float=0., horizon:int=None,  # reward for a text that is no action; most turns
     guide:str=None      # what a reader is told; None: how to act, and the documentation of `action`
 )->OpenEnv:
     "One of our environments out of one of OpenEnv's; a task is a dictionary of further arguments of its reset."

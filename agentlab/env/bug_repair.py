@@ -257,8 +257,7 @@ class BugRepair(Drawn, TextEnv):
                f'and nothing else.')
 
     def __init__(self, level:int=1,  # bugs are in 1: marks; 2: also numbers; 3: also names
-        horizon:int=5,       # most turns
-        details:int=2,       # failing tests that are told about at once
+        horizon:int=5, details:int=2,  # most turns; failing tests that are told about at once
         changes:int=1,       # words that are replaced in the bugs that `reset` draws
         tester=None,         # program -> what each test finds; None: a `Tester`. Clones share it
         split:str='train'):  # which programs `reset` draws: 'train', 'demo' or 'test'

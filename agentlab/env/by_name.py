@@ -24,8 +24,7 @@ class Family(NamedTuple):
 
 families:dict[str, Family] = {}  # word before the colon -> whose worlds it names
 
-def family(word:str,  # before the colon
-    extra:str,        # what pip installs: 'agentlab-rl[gym]'
+def family(word:str, extra:str,  # before the colon; what pip installs: 'agentlab-rl[gym]'
     example:str       # such as 'gym:FrozenLake-v1'
 )->Callable:
     "Register a function (name, **options) -> environment. Raises ValueError for a word that is taken or is none."

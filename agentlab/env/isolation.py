@@ -38,8 +38,7 @@ def receive_bytes(pipe:int, size:int, deadline:float)->bytes:
         left -= len(parts[-1])
     return b''.join(parts)
 
-def receive(pipe:int,    # file descriptor
-    deadline:float=math.inf,  # on the clock of time.monotonic
+def receive(pipe:int, deadline:float=math.inf,  # file descriptor; on the clock of time.monotonic
     most:float=math.inf  # bytes of a message
 )->bytes:                # one message; None: the other side is gone
     "Read what `send` wrote. Raises EnvError for a longer message."
@@ -152,8 +151,7 @@ MOST = 64 << 20  # bytes of a reply
 
 class Worker:
     "A Python process that holds one environment, and this side of its pipes."
-    def __init__(self, payload:bytes,  # the environment, from `dump`
-        limit:float,    # seconds for starting up
+    def __init__(self, payload:bytes, limit:float,  # the environment, from `dump`; seconds for starting up
         log:str=None):  # file to which the environment's prints are appended; None: our error stream
         theirs, self.lifeline = os.pipe()
         code = (f'import sys; sys.path[:] = {[str(path) for path in sys.path]}; from agentlab.env.isolation import '
@@ -306,8 +304,7 @@ class Isolated(Env):
 
     def __deepcopy__(self, memo): return self.clone()
 
-def together(envs:list,  # environments, isolated or not
-    method:str,          # 'reset', 'step', ...
+def together(envs:list, method:str,  # environments, isolated or not; 'reset', 'step', ...
     arguments:list       # one tuple of arguments for each
 )->list:                 # results in order; an Exception where that call failed
     "Call a method of many environments, the isolated ones at the same time."

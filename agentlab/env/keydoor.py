@@ -113,8 +113,7 @@ def all_layouts(size:int=3, closed:int=2, horizon:int=12  # as in `draw_layout`
             layout = dict(size=size, start=start, key=key, chest=chest, closed=list(shut))
             if shortest(layout) <= horizon: yield layout
 
-def best_action(layout:dict,  # the house
-    room:str,     # where the agent is
+def best_action(layout:dict, room:str,  # the house; where the agent is
     has_key:bool  # what it holds
 )->str:           # an action on a shortest way; of several the first in the order north, south, east, west
     "What an expert does: take or open what is here, else go where the goal is nearer."

@@ -41,8 +41,7 @@ class MatrixGame(SeatedGame):
 
     def __init__(self,
         payoffs:list,         # [i][j] -> (paid to row, paid to column) if row takes action i and column action j
-        actions:tuple,        # the words for the actions, the same for both seats
-        rounds:int=1,         # of one game
+        actions:tuple, rounds:int=1,  # the words for the actions, the same for both seats; of one game
         aim:float=None,  # a seat has won if it was paid at least this a round; None: if it was paid more than the other
         strong=None,          # what `expert` plays: (game, generator) -> action, without drawing; None: see `advice`
         name:str='matrix',    # of the game

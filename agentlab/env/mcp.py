@@ -165,8 +165,7 @@ def from_mcp(source,      # a command (text or list of words), a URL, an MCPServ
     reset:str='',         # the tool that begins an episode; the agent may not call it, and reads what it says
     seconds:float=20., start_seconds:float=60.,  # that a call may take; that a server may take to start
     variables:dict=None,  # environment variables of a server that is started here
-    more=(),              # further tools, such as final_answer()
-    cost:float=1.,        # of a call
+    more=(), cost:float=1.,  # further tools, such as final_answer(); of a call
     **options             # of Toolbox: horizon, over, output, rules, ...
 )->Toolbox:
     "A server's tools as an environment. Raises EnvError where the server does not answer."

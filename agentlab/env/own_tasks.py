@@ -76,8 +76,7 @@ class OwnTasks(TextEnv):
     tools = ()
     def __init__(self,
         tasks, reward=exact,  # a file (lines of JSON) or a list of dictionaries; (reply, task) -> float, bool or dict
-        tools=(),             # functions, or `Tool`s, as a Toolbox has them
-        split:str='train',    # which tasks `reset` draws
+        tools=(), split:str='train',  # functions, or `Tool`s, as a Toolbox has them; which tasks `reset` draws
         guide:str='',         # system message; '': the one that all lines have in common
         horizon:int=None, max_tokens:int=0):  # turns, 1 or with tools 8; of an action, as many as the answers need
         if not callable(reward): raise ValueError(f'reward={reward!r}: give a function (reply, task) -> float')

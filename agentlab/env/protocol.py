@@ -164,8 +164,7 @@ def as_reader(env  # an environment, or anything that plays like one
     "`env.for_reader()` where there is one."
     return env.for_reader() if callable(getattr(env, 'for_reader', None)) else env
 
-def guide_text(rules:str,  # what it is about
-    grammar:str,           # how an action is written
+def guide_text(rules:str, grammar:str,  # what it is about; how an action is written
     example:str            # an action
 )->str:                    # a guide
     "Rules, grammar, and the example on a line of its own."
@@ -176,8 +175,7 @@ def example_of(guide:str  # a text that `guide_text` made
     "The example at the end of a guide."
     return guide.rpartition('\nExample: ')[2] if '\nExample: ' in guide else ''
 
-def extended(guide,  # a guide: a text, or {seat: text}
-    rule:str,        # what is added
+def extended(guide, rule:str,  # a guide: a text, or {seat: text}; what is added
     change=lambda action: action  # example -> example under this rule
 ):                   # a guide with one rule more; as it was where it is empty
     "What an environment around another one makes of its guide."
@@ -220,8 +218,7 @@ def check_split(split:str  # what the caller asked for
     if split not in splits: raise ValueError(f'split must be one of {", ".join(splits)}; got {split!r}')
     return split
 
-def distinct(draw,  # () -> a task
-    n:int, what:str='tasks',  # what they are, for the error
+def distinct(draw, n:int, what:str='tasks',  # () -> a task; what they are, for the error
     key=repr,       # task -> what tells it from the others
 )->list:            # n tasks, in the order in which they first came up
     "Draw until n of them are different. Raises ValueError where 5000 draws in a row hold no other one."
@@ -308,8 +305,7 @@ def pages_with_names(package:str  # its name; it is being imported
     return [f'{package}.{path.stem}' for path in files
             if re.search(r'^@environment\(', path.read_text(encoding='utf-8'), re.M)]
 
-def check_seat_order(step:Step,  # what the environment returned
-    seats:tuple,       # `env.seats`
+def check_seat_order(step:Step, seats:tuple,  # what the environment returned; `env.seats`
     previous:str=None  # the seat that moved last: the next one follows it in `seats`, round and round; None: any order
 )->Step:               # the same step
     "The seat that moves exists and is due, and rewards are finite numbers for existing seats; else `EnvError`."
@@ -373,8 +369,7 @@ def choose(step:Step, actions:tuple, generator:Random)->str:
     return generator.choice(nonsense) if generator.random() < .2 else generator.choice(list(choices))
 
 def watch(env:Env, step:Step,  # the environment and the step it last returned
-    generator:Random,   # chooses the actions
-    actions:tuple=(),   # actions to try where `info` has no `legal`
+    generator:Random, actions:tuple=(),  # chooses the actions; actions to try where `info` has no `legal`
     turns:int=50,       # stop after so many
     in_turn:bool=False  # seats must move round in order
 )->tuple:               # (transcript: a list of tuples, one a step; the last step)
@@ -442,10 +437,8 @@ class Report(dict):
         lines = [f'{rule:9} {found}' for rule, found in self.items()]
         return '\n'.join(lines + [f'advice    {self.advice}']*bool(self.advice))
 
-def check_env(env:Env,      # your environment
-    actions:tuple=(),       # texts to try where `info` has no `legal` list
-    seeds:tuple=(0, 1, 2),  # episodes to play
-    turns:int=50,           # watch at most so many turns of each
+def check_env(env:Env, actions:tuple=(),  # your environment; texts to try where `info` has no `legal` list
+    seeds:tuple=(0, 1, 2), turns:int=50,  # episodes to play; watch at most so many turns of each
     in_turn:bool=False      # also demand that seats move round in the order of `env.seats`
 )->Report:                  # rule -> 'ok' or a remark
     "Hold `env` to the rules of the protocol; `EnvError` names the first one that is broken and how to mend it."

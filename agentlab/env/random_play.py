@@ -54,8 +54,7 @@ def random_games(env,   # an environment; a clone of it is played
             if (played := played + len(game.actions)) >= turns: break
     finally: world.close()
 
-def heard(env,       # an environment without a vocabulary
-    games:int=64,    # random games
+def heard(env, games:int=64,  # an environment without a vocabulary; random games
     turns:int=2_000  # most turns of all of them together
 )->dict:             # read=, said=: different texts, in the order in which they first came up
     "What is read, and what is legal or said, in random games. Words that come up in none of them stay unknown."

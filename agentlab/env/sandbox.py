@@ -109,10 +109,8 @@ begun = []
 
 class MontySandbox:
     "Runs Python in Monty's workers; call it with code. Threads and clones may share it; a copy is a new one."
-    def __init__(self, seconds:float=1.,  # of running
-        megabytes:int=64,  # of the interpreter's heap
-        depth:int=200,     # calls inside calls
-        output:int=2000,   # characters of text, and of an error
+    def __init__(self, seconds:float=1., megabytes:int=64,  # of running; of the interpreter's heap
+        depth:int=200, output:int=2000,  # calls inside calls; characters of text, and of an error
         grace:float=.5):   # seconds after the limit until a worker that does not listen is killed
         check_limits(seconds, megabytes, depth, output)
         if not (isinstance(grace, (int, float)) and 0 < grace <= 60):
@@ -175,8 +173,7 @@ def end_workers(pool, owner:int, getpid):
     "Close a pool in the process that opened it; `getpid` is handed over, as modules may be empty at the end."
     if getpid() == owner: pool.__exit__(None, None, None)
 
-def run_python(code:str,  # any text
-    names:dict=None,      # name -> plain value, which the program finds defined
+def run_python(code:str, names:dict=None,  # any text; name -> plain value, which the program finds defined
     seconds:float=1., megabytes:int=64, depth:int=200, output:int=2000  # see `MontySandbox`
 )->Result:
     "Run one program in Monty. For many, make one `MontySandbox` and call it: its workers stay."
@@ -245,8 +242,7 @@ def needed(python:str,  # an interpreter
 class Bubblewrap:
     "Runs Python in a CPython of its own, in namespaces made by bwrap: call it with code. Linux only, else `Refused`."
     def __init__(self, seconds:float=5.,  # of the clock, starting up included
-        megabytes:int=256,  # of address space
-        depth:int=200,      # calls inside calls
+        megabytes:int=256, depth:int=200,  # of address space; calls inside calls
         output:int=2000,    # characters of text, and of an error
         python:str=None,    # the interpreter; None: the one that runs this
         bwrap:str='bwrap', prlimit:str='prlimit'):  # the programs, by name or path
@@ -301,8 +297,7 @@ class Bubblewrap:
         else: error = ''
         return Result(not error, readable(text, self.output).rstrip('\n'), readable(error, self.output))
 
-def listen(process,  # with pipes for its output and its errors
-    seconds:float,   # until we lose patience
+def listen(process, seconds:float,  # with pipes for its output and its errors; until we lose patience
     most:int         # bytes to keep of each
 )->tuple:            # (output, errors, whether time ran out)
     "Read both pipes to their ends, drop what is too much, and stop at the deadline."

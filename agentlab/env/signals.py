@@ -17,8 +17,7 @@ class Signals(SeatedGame):
     "Say a word for an object, pick an object for a word; both get 1 a round if they match (Lewis's signalling game)."
     name, seats, shared_loss = 'signals', ('sender', 'receiver'), True
 
-    def __init__(self, n:int=4,  # objects, and as many words, 2 to 8
-        rounds:int=1,            # of one game
+    def __init__(self, n:int=4, rounds:int=1,  # objects, and as many words, 2 to 8; of one game
         noise:float=0.,          # share of words that are replaced by any word on their way
         split:str='train',       # 'train', 'demo' or 'test'; all have the same objects
         forfeit:float=None):     # paid for an illegal text; None: nothing

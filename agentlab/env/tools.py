@@ -12,8 +12,7 @@ from typing import get_type_hints
 # JSON's types and ours
 kinds = dict(string=str, integer=int, number=(int, float), boolean=bool, array=list, object=dict)
 
-def tool(name:str,    # what the model calls
-    description:str,  # one sentence: what it does
+def tool(name:str, description:str,  # what the model calls; one sentence: what it does
     /, **parameters   # name -> what it means, or (JSON type, what it means); text where no type is given
 )->dict:              # a JSON schema: name, description, parameters
     "The schema of a tool; every parameter is required, and their order is that of the words of the action."
@@ -70,15 +69,13 @@ def named(tools,  # list of schemas
         found[one['name']] = one
     return found
 
-def shown(text,   # anything a model wrote
-    most:int=40,  # characters that are kept
+def shown(text, most:int=40,  # anything a model wrote; characters that are kept
 )->str:           # in quotes
     "What was written, printable and cut, for a message."
     said = ' '.join(''.join(c if c.isprintable() else ' ' for c in str(text)[:10*most]).split())
     return f'"{said[:most]}{"..." if len(said) > most else ""}"'
 
-def fault_of(tools,  # list of schemas
-    name:str,        # the tool that was called
+def fault_of(tools, name:str,  # list of schemas; the tool that was called
     arguments:dict   # with these arguments
 )->str:              # what is wrong, for the model to read; '' where nothing is
     "Unknown tool, missing or unknown argument, wrong type."

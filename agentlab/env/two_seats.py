@@ -130,8 +130,7 @@ def draw_task(draw,  # generator -> task
         if split_of(task := draw(generator)) == split: return task
     raise ValueError(f'no task of split {split!r} in 10000 draws; this game has too few different tasks to be split')
 
-def different_tasks(draw,  # generator -> task
-    split:str,             # 'train', 'demo' or 'test'
+def different_tasks(draw, split:str,  # generator -> task; 'train', 'demo' or 'test'
     n:int, seed:int=0      # another seed, other tasks
 )->list:                   # n different tasks, for `reset(seed, task=task)`
     "Different tasks of one split, the same list every time."
@@ -146,8 +145,7 @@ def expert_player(game, generator:Random)->str:
     "The game's own good move."
     return game.expert(generator=generator)
 
-def play_game(game:SeatedGame, players:dict,  # seat -> player
-    generator:Random,      # the players draw from it
+def play_game(game:SeatedGame, players:dict, generator:Random,  # seat -> player; the players draw from it
     seed:int=0, task=None  # of the game
 )->tuple:                  # (last step, the game's totals: seat -> what it was paid)
     "One game from its beginning to its end."

@@ -273,8 +273,7 @@ def counts(batch: Batch, per)->Tensor:
     if per not in ('turn', 'episode'): return weight
     return (loss_weights(batch, per)*(weight > 0).sum()).to(weight)
 
-def row_scale(loss_type: str,  # TRL's name
-    batch: Batch, weight: Tensor,  # (action tokens,) as in `hand_over`
+def row_scale(loss_type: str, batch: Batch, weight: Tensor,  # TRL's name; (action tokens,) as in `hand_over`
     rows: int,  # of the tensors of all processes
 )->float:       # what the advantages are multiplied by
     "Rows that TRL divides by, over those that count: 1 where it divides by tokens."

@@ -229,8 +229,7 @@ estimators = {PREFIX + name: as_estimator(function) for name, function in credit
 AGGREGATIONS = {'token-mean': 'token', 'token-sum': 'token', 'seq-mean-token-mean': 'row', 'seq-mean-token-sum': 1.,
                 'seq-mean-token-sum-norm': None}
 
-def aggregation_weights(batch: Batch,  # the micro-batch, from `from_verl`
-    mode: str,     # verl's loss_agg_mode
+def aggregation_weights(batch: Batch, mode: str,  # the micro-batch, from `from_verl`; verl's loss_agg_mode
     longest: int,  # columns of the padded tensors
     # verl's config.global_batch_info: dp_size, batch_num_tokens, global_batch_size, loss_scale_factor
     info: dict|None = None)->Tensor:  # (action tokens,) float64
@@ -301,8 +300,7 @@ def as_loss(function: Callable,  # logp, batch, advantage, **keywords -> (action
 
 losses = {PREFIX + function.__name__: as_loss(function) for function in _KEYS}  # name in verl's registry -> function
 
-def at_turn_ends(rewards,  # one number per turn
-    response_mask,  # (response,) 1 where the policy spoke
+def at_turn_ends(rewards, response_mask,  # one number per turn; (response,) 1 where the policy spoke
 )->Tensor:          # (response,) float32
     "Rewards on the last token of each turn. Raises ValueError where the mask has another number of turns."
     mask = torch.as_tensor(response_mask).bool()
@@ -586,8 +584,7 @@ def check_rows(cases: list,  # of this module: name, kind, mode, wanted, and `th
             row['verl'], row['verl_gap'] = case['theirs'], max(row['verl_gap'] or 0., _gap(theirs, case['wanted']))
     return rows
 
-def check_problems(rows: dict,  # of `check_rows`
-    worker: dict,  # what the worker found
+def check_problems(rows: dict, worker: dict,  # of `check_rows`; what the worker found
     most: float = 1e-6)->list[str]:  # empty: all is well
     "What differs, and which names the worker does not see."
     missing = [name for name in (*estimators, *losses) if name not in worker['estimators'] + worker['losses']]

@@ -32,8 +32,7 @@ def importance_weights(batch:Batch,  # tokens need old_logp (trainer) and sample
     whole = (group_mean if mean else group_sum)(gap, unit(batch))
     return whole.nan_to_num(nan=0.).clamp(-20, 20).exp()
 
-def truncated(batch:Batch,  # tokens need old_logp and sampler_logp
-    cap:float=2.,           # no weight is above this
+def truncated(batch:Batch, cap:float=2.,  # tokens need old_logp and sampler_logp; no weight is above this
     unit:Callable=each_token, mean:bool=False,  # as in `importance_weights`
 )->Tensor:                  # (action tokens,) float64
     "Importance weights, at most `cap` (truncated importance sampling)."
@@ -51,8 +50,7 @@ def icepop(batch:Batch,  # tokens need old_logp and sampler_logp
     w = importance_weights(batch, unit, mean)
     return torch.where((w >= low) & (w <= high), w, 0)
 
-def dart_weights(batch:Batch,  # tokens need old_logp and sampler_logp
-    cap:float=1.,         # no weight is above this
+def dart_weights(batch:Batch, cap:float=1.,  # tokens need old_logp and sampler_logp; no weight is above this
     faithful:bool=False,  # True, as released: a row of sampler log-probabilities that are all 0 has weights 1
 )->Tensor:                # (action tokens,) float64
     "Truncated weights of tokens, at most 1 (DART, arXiv 2509.23866)."

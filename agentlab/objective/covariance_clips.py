@@ -16,8 +16,7 @@ from .policy_loss import _moved, clip, clipped
 from ..recipe import recipe
 
 def covariance(logp:Tensor,  # (action tokens,) log-probability under the policy in training
-    batch:Batch,       # tokens need weight
-    advantage:Tensor,  # (action tokens,)
+    batch:Batch, advantage:Tensor,  # tokens need weight; (action tokens,)
     by:Tensor=None,    # (action tokens,) integer key: means inside each group; None: over the whole batch
 )->Tensor:             # (action tokens,) float64, no gradient; NaN at tokens of weight 0
     "Each token's share of the covariance of advantage and log-probability, over the tokens that count in the loss."
@@ -120,8 +119,7 @@ def spear_clip(logp:Tensor,  # (action tokens,) log-probability under the policy
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
     share:float=.0002, least:float=1., most:float=5.,  # what the policy played now: as in `clip_cov`
     replay:tuple=(.02, 1., 40.),  # the same three for replayed episodes
-    low:float=.2, high:float=.28,  # bounds of the clip, as in `clip`
-    seed:int=0,           # of the draw
+    low:float=.2, high:float=.28, seed:int=0,  # bounds of the clip, as in `clip`; of the draw
     faithful:bool=False,  # True, as released for reasoning: `replay` is ignored
 )->Tensor:                # (action tokens,) loss
     "Clip-Cov with other numbers for replayed episodes (SPEAR, arXiv 2509.22601). Scope: the minibatch, `plan`."

@@ -103,8 +103,7 @@ def gmpo_recipe():
     return dict(credit=grpo, objective=gmpo, loss_per='row')
 
 def sapo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
-    tau_good:float=1.,   # how fast the gate closes for good tokens
-    tau_bad:float=1.05,  # and for the others
+    tau_good:float=1., tau_bad:float=1.05,  # how fast the gate closes for good tokens; and for the others
 )->Tensor:               # (action tokens,) loss
     "Sigmoid gate on the ratio instead of a clip (SAPO, arXiv 2511.20347); for per='row'."
     for name, tau in (('tau_good', tau_good), ('tau_bad', tau_bad)):

@@ -140,8 +140,7 @@ def hispo_mask(batch:Batch,  # tokens need old_logp (trainer) and sampler_logp
     return ((whole.exp() - 1).abs() < sequence) & ((gap.exp() - 1).abs() < token)
 
 def hispo(logp:Tensor,    # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp and sampler_logp
-    advantage:Tensor,     # (action tokens,)
+    batch:Batch, advantage:Tensor,  # tokens need old_logp and sampler_logp; (action tokens,)
     entropy:Tensor=None,  # not used; here so that all objectives are called alike
     sequence:float=.05, token:float=.5, unit:Callable=each_row,  # as in `hispo_mask`
     low:float=.2, high:float=.28, dual:float=3.,  # bounds of the ratio to the sampler, as in `clip`

@@ -216,8 +216,7 @@ def pad_rows(batch: Batch, pad_id: int = 0,
     ids[which, column] = batch.tokens.id
     return ids, torch.stack([which, column], 1)[batch.actions]
 
-def token_logps(logits: Tensor,  # (tokens, vocabulary)
-    ids: Tensor,  # (tokens,) the token that was taken
+def token_logps(logits: Tensor, ids: Tensor,  # (tokens, vocabulary); (tokens,) the token that was taken
     temperature: float = 1.)->tuple[Tensor, Tensor]:  # (tokens,) log-probability; (tokens,) entropy in nats
     "Log-probability of the taken token and entropy of the full softmax at this temperature."
     logp = torch.log_softmax(logits.float() / temperature, dim=-1)
@@ -510,8 +509,7 @@ def check_vocabulary(tokenizer, tokens: int, name=''):
                          f'belong together: give the tokenizer that the model was trained with, or resize the '
                          f'embedding first.')
 
-def described(found: str,  # of `find_model`
-    revision: str|None = None,  # of a model on the hub
+def described(found: str, revision: str|None = None,  # of `find_model`; of a model on the hub
 )->tuple:  # its config, its tokenizer
     "What is known of a model before its weights are read. Raises ValueError for a tokenizer that is not its own."
     from transformers import AutoConfig, AutoTokenizer

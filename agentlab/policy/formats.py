@@ -184,8 +184,7 @@ class Thinking(Plain):
         return begun + self.tokens if begun <= action_tokens else action_tokens
 
 def retold(guide: str|None,  # what an environment says of itself; an example may stand on a last line 'Example: ...'
-    rule: str,  # what the format adds
-    change,     # action -> reply, for the example
+    rule: str, change,  # what the format adds; action -> reply, for the example
 )->str:
     "The guide with the format's rule, and its example in this format."
     text, mark, example = (guide or '').rpartition('\nExample: ')
@@ -415,14 +414,12 @@ def acted(requests: list,  # of `plan`
     return '\n'.join(x[1][0] if x[0] == 'step' else json.dumps(x[1], sort_keys=True, default=str) for x in requests
                      if isinstance(x, tuple))
 
-def goes_on(given: list,  # what has come of the requests so far
-    seat: str,  # who replied
+def goes_on(given: list, seat: str,  # what has come of the requests so far; who replied
 )->bool:        # whether the next one may be made
     "Not after an exception, after the end, or when it is another seat's turn."
     return all(isinstance(x, Step) and not x.done and x.seat == seat for x in given if not isinstance(x, str))
 
-def as_one(given: list,   # texts and Steps, or an exception at the end
-    asked: list,          # of `plan`
+def as_one(given: list, asked: list,  # texts and Steps, or an exception at the end; of `plan`
     seat: str,            # who replied
     quiet: bool = False,  # True: of the answer to an empty action only the reasons are read
 ):                        # a Step, or the exception
@@ -475,8 +472,7 @@ class Spoken(Wrapper):
 
 def fitted_policy(policy, format,  # Plain, Thinking or Calls; None: Plain
     games: list,      # of the rollout; the environment of the first one says which tools there are
-    system,           # as for `told`: None: the environment's guide
-    max_tokens: int,  # of an action
+    system, max_tokens: int,  # as for `told`: None: the environment's guide; of an action
 )->tuple:             # the policy as it speaks in this format; {seat: what it is told}; tokens of a whole reply
     "A format for a policy and an environment. Raises ValueError where they do not fit."
     if format is not None and not hasattr(format, 'parted'):

@@ -26,8 +26,7 @@ def reads(chat  # agentlab.policy.Chat
     "Whether a policy reads any text, and not a closed set of words."
     return knows(chat, anything)
 
-def told(env,  # the environment as it is played
-    chat,      # agentlab.policy.Chat of who plays
+def told(env, chat,  # the environment as it is played; agentlab.policy.Chat of who plays
     seat:str,  # whose system message
     system:str|dict|None=None  # given by the caller: None: the guide; '': nothing; else this text, or {seat: text}
 )->str|None:   # None: no system message
@@ -37,8 +36,7 @@ def told(env,  # the environment as it is played
     guide = guide_of(env, seat)
     return guide if guide and knows(chat, guide) else None
 
-def suited(env,        # an environment, or a function that makes one
-    policy, system:str|None=None,  # as in `told`
+def suited(env, policy, system:str|None=None,  # an environment, or a function that makes one; as in `told`
     max_tokens:int=0,  # of an action
 ):                     # the same; for a policy that reads, as `for_reader` makes it
     "The environment as a policy reads it. Raises ValueError for a guide that does not fit into its context."

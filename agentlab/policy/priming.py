@@ -16,8 +16,7 @@ __all__ = ['prime']
 
 # %% ../../nbs/policy/06_prime.ipynb #064
 def prime(policy: Policy,   # its weights are changed: of a model with an adapter, those of the adapter
-    env,                    # an environment with expert(noise, generator), and perhaps a demonstrator
-    steps: int = 40,        # updates
+    env, steps: int = 40,  # an environment with expert(noise, generator), and perhaps a demonstrator; updates
     episodes: int = 8,      # demonstrated games of an update
     lr: float = 1e-3,       # highest learning rate; warms up over a tenth of the updates, then falls along a cosine
     noise: float = .5,      # share of the demonstrator's actions that go wrong

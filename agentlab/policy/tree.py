@@ -183,8 +183,7 @@ def slots(tree: Prefixes, parent: list, start: list, levels: list,  # as in `arr
         own[here] = torch.where(column >= begin[here, None], own[here], own[parent[here]])
     return own
 
-def segments(tree: Prefixes, slot: Tensor,  # of every token of every leaf
-    start: list,   # of every leaf
+def segments(tree: Prefixes, slot: Tensor, start: list,  # of every token of every leaf; of every leaf
     leaves: list,  # of this pass, the one with the longest segment first
     work: Work)->Pass:
     "The segments of some leaves, as a model reads them."
@@ -225,14 +224,12 @@ def listed(x: Tensor,  # (segments, heads, width, size) keys or values
     "Keys or values in the order of their slots."
     return x.transpose(1, 2).flatten(0, 1)
 
-def looked_up(x: Tensor,  # (slots, heads, size)
-    path: Tensor,  # (segments, reach) slots
+def looked_up(x: Tensor, path: Tensor,  # (slots, heads, size); (segments, reach) slots
 )->Tensor:         # (segments, heads, reach, size)
     "The keys or values of some paths."
     return embedding(path, x.flatten(1)).unflatten(2, x.shape[1:]).transpose(1, 2)
 
-def one_pass(config,     # of the model
-    run: Pass,           # on the model's device
+def one_pass(config, run: Pass,  # of the model; on the model's device
     table: dict,         # layer -> (keys, values) of all slots of the levels before
     read,                # arguments of a model's forward -> (segments, width, ...) what is wanted of it
     kept: bool,          # a later level may read keys and values of this pass
@@ -318,16 +315,14 @@ def in_pieces(tree: Prefixes, place: Tensor,  # (action tokens, 2) row and colum
         else: found.append((rows, plan))
     return found
 
-def flat_cost(lengths: Tensor,  # (rows,) tokens
-    choices: int,  # action tokens
+def flat_cost(lengths: Tensor, choices: int,  # (rows,) tokens; action tokens
     budget: int,   # tokens of a micro-batch
     work: Work)->float:
     "What the rows cost in tokens when each is computed whole."
     widths = [(len(some), int(lengths[some].max())) for some in micro_batches(lengths, budget)]
     return sum(n*w*(1 + work.score*w) + work.forward for n, w in widths) + work.head*choices
 
-def plans(batch: Batch, rows: Tensor,  # row numbers
-    budget: int,  # tokens that are computed at once
+def plans(batch: Batch, rows: Tensor, budget: int,  # row numbers; tokens that are computed at once
     work: Work)->tuple[list, float]:  # (row numbers, plan) of every part; what the same rows cost flat, in tokens
     "Some rows of a batch on the tree of their prefixes. A function of the batch: the same everywhere, at any time."
     lean = Table(**{name: batch.tokens[name].cpu() for name in ('row', 'turn', 'id', 'position')})
@@ -397,8 +392,7 @@ def trusted(policy,  # agentlab.policy.Policy; it remembers the answer
         if found: warnings.warn(f'{who}: every row is computed whole, not on the tree of prefixes: {found}')
     return not known[reach, policy.precision]
 
-def on_tree(policy, batch: Batch, rows: Tensor,  # row numbers
-    budget: int,  # tokens that are computed at once
+def on_tree(policy, batch: Batch, rows: Tensor, budget: int,  # row numbers; tokens that are computed at once
 )->list|None:     # (row numbers, plan) of every part; None: flat
     "Whether, and how, some rows are computed on the tree."
     if policy.tree is False or (policy.tree is None and policy.model.num_parameters() < 10**7): return None

@@ -288,8 +288,7 @@ class VLLMServer(_Rows):
     def __init__(self, url: str,  # such as 'http://127.0.0.1:8000'
         model: str|None = None,   # name under which it serves the base; None: the first one that it names
         key_name: str = 'VLLM_API_KEY',  # environment variable that holds its key; unset: none is sent
-        timeout: float = 600.,    # seconds for one row
-        tries: int = 8,           # of every request
+        timeout: float = 600., tries: int = 8,  # seconds for one row; of every request
         # seconds before the second try, doubled before each one after it; at most; for all tries of a request; share of
         # a pause that chance may take away: see agentlab.patience
         wait: float = 1., longest: float = 60., total: float = 1800., jitter: float = .5,
@@ -396,8 +395,7 @@ def _vllm(module: str):
         raise ImportError('a VLLMEngine needs vllm: pip install "agentlab-rl[gpu]" where there is CUDA; `make '
                           'test-vllm` shows an environment without') from None
 
-def start_vllm(model: str,  # name or folder of the base
-    rank: int = 16,         # largest rank of an adapter
+def start_vllm(model: str, rank: int = 16,  # name or folder of the base; largest rank of an adapter
     keep: int = 2,          # adapters that it holds
     **options               # of vllm.LLM: gpu_memory_utilization, max_model_len, dtype, quantization, ...
 )->VLLMEngine:

@@ -98,8 +98,7 @@ def without(text:str, key)->str:
 _fence = re.compile(r'^\s*```(?:json)?\s*(.*?)\s*```\s*$', re.DOTALL)
 
 def ask_json(model,  # an Endpoint, or any function (messages, schema) -> text
-    messages:list,   # of dict(role=, content=)
-    schema:dict,     # JSON schema of the answer, sent along
+    messages:list, schema:dict,  # of dict(role=, content=); JSON schema of the answer, sent along
     check            # parsed answer -> what the caller wants; raises ValueError or TypeError for what will not do
 ):                   # what `check` returned
     "A checked JSON answer. Raises EndpointError."

@@ -27,10 +27,8 @@ class Inspo:
     outside = True # a proposer may be an endpoint, which answers otherwise the next time: of several processes one asks
     def __init__(self, policy, seed:int, env,  # the Instructed that is trained on; candidates are checked on it
         start:tuple=(Instruction(),),  # the first population
-        propose:Callable=reflect,  # parents, plays, rng -> candidates
-        admit:Callable=lenient,    # who may join
-        groups:int=8,              # of an update
-        every:int=20,              # updates between two generations
+        propose:Callable=reflect, admit:Callable=lenient,  # parents, plays, rng -> candidates; who may join
+        groups:int=8, every:int=20,  # of an update; updates between two generations
         parents:int=2,             # best members that a proposer sees
         checks:int=16,             # episodes in which a candidate is checked
         recent:int=4,              # last updates of a generation whose plays are read

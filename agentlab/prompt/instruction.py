@@ -205,11 +205,9 @@ def any_view(generator, env)->Instruction:
     return Instruction({name: generator.choice(values) for name, values in grammar.items()})
 
 def warm_views(policy, env,  # an Instructed, usually with a function that draws instructions, such as `any_view`
-    steps:int=150,    # updates
-    episodes:int=32,  # games of an update
+    steps:int=150, episodes:int=32,  # updates; games of an update
     lr:float=8e-3,    # warms up over 20 updates, then falls along a cosine to a tenth
-    noise:float=.5,   # of the demonstrator
-    pool:int=2048,    # different games
+    noise:float=.5, pool:int=2048,  # of the demonstrator; different games
     seed:int=0):      # the policy
     "Supervised learning on demonstrations, every turn in a window of its own."
     demos = [one_window(e, policy.chat)

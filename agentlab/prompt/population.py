@@ -109,8 +109,7 @@ class Population(_Renewed):
     "Weighted instructions, numbered in the order of joining; those that left are kept for the family tree."
     def __init__(self, items:list,  # Instructions to begin with
         w:list=None,                # their weights; default: 0
-        n:int=4,                    # members after new ones were admitted
-        tau:float=.15,              # temperature of the draw
+        n:int=4, tau:float=.15,  # members after new ones were admitted; temperature of the draw
         rho:float=.8,               # what an update keeps of the old weight
         patience:int=2):            # groups that a member is given before it can be sent away
         if not items: raise ValueError('items=[]: give at least one instruction to begin with')

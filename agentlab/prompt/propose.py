@@ -63,8 +63,7 @@ def batch_plays(batch:Batch,  # of `play_instructed`: a row per turn
     return [Play(read_instruction(name[i]), tuple(turns[n]), bool(s), bool(t), g)
             for n, (i, s, t, g) in enumerate(facts)]
 
-def mutate(parents:list,  # Instructions, the best one first
-    plays:list, rng,      # random.Random
+def mutate(parents:list, plays:list, rng,  # Instructions, the best one first; random.Random
     count:int=4           # candidates
 )->list:                  # different Instructions, none of them a parent; fewer where the grammar is exhausted
     "Random edits of one slot of a parent."
@@ -113,8 +112,7 @@ def diagnose(parent:Instruction, plays:list,  # recent ones; only those of the p
     return [(changed, reason) for changed, reason in ((parent.edit(**edit), reason) for edit, reason in found)
             if changed != parent]
 
-def reflect(parents:list, plays:list, rng,  # as for `mutate`
-    count:int=4,    # candidates
+def reflect(parents:list, plays:list, rng, count:int=4,  # as for `mutate`; candidates
     stray:float=.3  # chance of a candidate to be a random edit of a parent
 )->list:            # different Instructions, none of them a parent; fewer where the grammar is exhausted
     "What `diagnose` says of the best parents, then random edits of that; now and then a random edit of a parent."
@@ -137,8 +135,7 @@ class Fact:
     lost: int         # episodes lost that had it
     otherwise: float  # share won of the episodes that read `after` and took another action in that turn
 
-def mine(plays:list,      # of any instructions
-    support:int=8,        # episodes won, at least
+def mine(plays:list, support:int=8,  # of any instructions; episodes won, at least
     groups:int=3,  # different groups in which it won, at least: a task played eight times is one piece of evidence
     confidence:float=.8,  # share of episodes with (after, do) that were won
     contrast:float=.4     # ahead of the episodes that did something else
@@ -164,8 +161,7 @@ def mine(plays:list,      # of any instructions
         best.setdefault(fact.after, fact)
     return list(best.values())
 
-def mined(parents:list, plays:list, rng,  # as for `mutate`
-    count:int=4,  # candidates
+def mined(parents:list, plays:list, rng, count:int=4,  # as for `mutate`; candidates
     most:int=4,   # facts that are stated at once
     **rules       # of `mine`
 )->list:          # Instructions
@@ -212,8 +208,7 @@ def messages_of(parents:list, plays:list, count:int, worst:int)->list:
 
 def ask_model(parents:list, plays:list, rng,  # as for `mutate`
     model,             # agentlab.prompt.endpoint.Endpoint, or any function (messages, schema) -> text
-    count:int=4,       # candidates
-    worst:int=6,       # plays that the model reads, lost ones first
+    count:int=4, worst:int=6,  # candidates; plays that the model reads, lost ones first
     longest:int=1000,  # characters of a text
     on_failure:Callable=None  # called with the reason when the model gave nothing usable
 )->list:               # Instructions
@@ -235,8 +230,7 @@ def read_or_none(item):
     except (ValueError, TypeError): return None
 
 def with_gepa(score:Callable,  # Instruction, tasks -> number for each task, larger is better
-    tasks:list,    # questions to try candidates on
-    propose:Callable=mutate,  # makes the children
+    tasks:list, propose:Callable=mutate,  # questions to try candidates on; makes the children
     calls:int=60,  # tasks that may be played
     count:int=4    # candidates
 )->Callable:       # a proposer

@@ -94,8 +94,7 @@ def alike(batch:Batch, like:Batch,  # the batch they shall be joined with
     batch = batch.to(like.episodes.group.device)
     return batch.replace(**{name: _fit(getattr(batch, name), vars(getattr(like, name))) for name in TABLES})
 
-def uniform(facts:Table,  # a row per stored episode
-    n:int, generator:torch.Generator,  # of the draw
+def uniform(facts:Table, n:int, generator:torch.Generator,  # a row per stored episode; of the draw
     step:int=0,           # training step (not used)
 )->Tensor:                # (n,) rows of `facts`
     "n different episodes, all equally likely."
@@ -105,16 +104,14 @@ def uniform(facts:Table,  # a row per stored episode
     return torch.randperm(len(facts), generator=generator)[:n]
 
 def success_first(facts:Table,  # a row per stored episode; reads `success`
-    n:int, generator:torch.Generator,  # of the draw
-    step:int=0,  # training step (not used)
+    n:int, generator:torch.Generator, step:int=0,  # of the draw; training step (not used)
 )->Tensor:       # (n,) rows of `facts`: successes in random order, then, if they are too few, failures in random order
     "n different episodes: failures only when there are not enough successes."
     order = uniform(facts, len(facts), generator)
     if n > len(facts): raise ValueError(f'n={n} different episodes of {len(facts)}: ask for fewer')
     return order[torch.argsort((~facts.success[order]).long(), stable=True)][:n]
 
-def stratified(leaf:Tensor,  # (N,) non-negative weights
-    n:int,  # number of draws
+def stratified(leaf:Tensor, n:int,  # (N,) non-negative weights; number of draws
     generator:torch.Generator,  # of the draws
 )->Tensor:  # (n,) leaves, ascending; with repetition
     "One draw from each of n equal slices of the total weight: what walking a sum tree finds, by one cumulative sum."

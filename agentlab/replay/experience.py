@@ -33,8 +33,7 @@ def clean(text:str,  # anything that somebody wrote
     line = ' '.join(''.join(c if c.isprintable() else ' ' for c in text[:8*limit]).split()).translate(_signs)
     return line if len(line) <= limit else line[:limit - 3] + '...'
 
-def likeness(a:str, b:str,  # two texts
-    most:int=500,  # characters that are looked at
+def likeness(a:str, b:str, most:int=500,  # two texts; characters that are looked at
 )->float:          # 0 to 1
     "SequenceMatcher's ratio of the beginnings of two texts; 1 for equal texts, whatever their length."
     return 1. if a == b else SequenceMatcher(None, a[:most], b[:most]).ratio()
@@ -65,8 +64,7 @@ class Experience:
 
 class Clusters:
     "Observations by signature and likeness; bounded."
-    def __init__(self, limit:int=500,  # most clusters
-        threshold:float=.85,      # likeness of two members
+    def __init__(self, limit:int=500, threshold:float=.85,  # most clusters; likeness of two members
         signature:Callable=head,  # observation -> text that must be equal
         faithful:bool=False):     # True: evicted clusters of a task stay in the index, as in the release
         if limit < 1: raise ValueError(f'limit={limit}: keep at least 1 cluster')
@@ -109,8 +107,7 @@ def jaccard(a:str, b:str)->float:  # two texts -> 0 to 1; 0 where one has no wor
     a, b = set(a.split()), set(b.split())
     return len(a & b)/len(a | b) if a and b else 0.
 
-def duplicate(a:str, b:str,  # two tips
-    threshold:float=.85,  # above it they are the same
+def duplicate(a:str, b:str, threshold:float=.85,  # two tips; above it they are the same
 )->bool:
     "Whether two tips say the same: by their letters, or by their words."
     a, b = a.lower().strip(), b.lower().strip()
@@ -141,8 +138,7 @@ class _Shelf:
 class _Admitting(_Shelf):
     "Who gets in."
     def admit(self, content:str, level:str,  # the tip; a level of `zones`
-        score:float,                # finite
-        task:str|None=None,         # None: for every task
+        score:float, task:str|None=None,  # finite; None: for every task
         observation:str|None=None,  # where it belongs; None: everywhere
     )->int|None:                    # number of the entry that holds this tip now; None: rejected
         "Take in a tip, or raise the score of the one that says the same, or reject it."
@@ -298,8 +294,7 @@ metric('rejected', 'tips for which there was no room', 'counted', 'tips')
 class Library(_Kept):
     "Tips by zone and level, and the places they belong to. Bounded; the whole of it is plain JSON."
     def __init__(self, golden:int=100, warning:int=50,  # most tips of a level
-        clusters:int=500, threshold:float=.85,  # see `Clusters`
-        signature:Callable=head,  # see `Clusters`
+        clusters:int=500, threshold:float=.85, signature:Callable=head,  # see `Clusters`; see `Clusters`
         warm_up:int=5, least:int=10,  # shows nothing before this training step, nor with fewer tips
         faithful:bool=False):     # True: the quirks of the release, each named where it is shown
         if min(golden, warning) < 1:
@@ -411,8 +406,7 @@ def decision(turn:Turn)->str:  # of an episode -> where it was, what was done
     "A turn as a tip."
     return f"After '{clean(bare(turn.observation), 120)}': {clean(turn.text, 60)}"
 
-def strategies(episode:Episode,  # a success
-    decisions:int=2,  # the last so many turns become examples
+def strategies(episode:Episode, decisions:int=2,  # a success; the last so many turns become examples
 )->list:              # of `Found`
     "What a success teaches: its actions, its last decisions, the order of its kinds of action."
     good = [turn for turn in episode.turns if not turn.invalid and clean(turn.text)]

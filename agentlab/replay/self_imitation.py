@@ -57,8 +57,7 @@ def worth_keeping(b:Batch, advantage:Tensor,  # (action tokens,) as it was learn
         0, b.turns.episode[b.action_turn], advantage.double())
     return (total >= -ROUNDING if or_zero else total > ROUNDING) & (b.total(uses_tool(b).float()) > 0)
 
-def power_of_two(count:int,  # episodes that could be learned from
-    size:int,  # the most that may be
+def power_of_two(count:int, size:int,  # episodes that could be learned from; the most that may be
 )->int:        # how many are
     "The largest power of two that is at most `count`, at most `size`; 0 for a single one."
     return 0 if count <= 1 else min(2**(count.bit_length() - 1), size)
@@ -92,8 +91,7 @@ class SelfImitation(Replay):
         reuse:float=None,          # above 0, at most 1: the stored advantage times this, nothing recalibrated
         uses_tool:Callable=acted,  # Batch -> (turns,) bool, see `worth_keeping`
         subset:Callable=power_of_two,  # (count, size) -> how many of them
-        weight:Callable=warm_up,   # step -> weight of the loss, from 0
-        least:int=1,               # fewer episodes: no update
+        weight:Callable=warm_up, least:int=1,  # step -> weight of the loss, from 0; fewer episodes: no update
         or_zero:bool=False, ddof:int=1,  # as in `worth_keeping` and `group_levels`
         fields:dict=None,          # of the recipe, for these updates; None: no KL
         episodes:int=4096,         # stored at most

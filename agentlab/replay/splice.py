@@ -141,8 +141,7 @@ class Imitation(Replay):
     def __init__(self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
         # Batch -> (episodes,) bool: which of a step are stored; None: none, they come by `add`
         select:Callable=purified, every:int=1,  # steps between updates
-        n:int=32,               # episodes of an update, fewer where there are not so many
-        weight:float=1.,        # of every token
+        n:int=32, weight:float=1.,  # episodes of an update, fewer where there are not so many; of every token
         episodes:int=1024, stale:int|None=None,  # of the buffer
         fields:dict|None=None,  # further Recipe fields of the update
     ):

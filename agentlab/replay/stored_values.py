@@ -67,8 +67,7 @@ def best_of(b:Batch)->Tensor:  # episodes of one turn with `worth`; what can be 
 class BestOfN(Replay):
     "A `replay`: Q and V of stored games on fixed features; then, in every state, the best of N things to say."
     def __init__(self, policy, seed:int,  # whose features and candidates they are: a copy is kept
-        stored:Stored=None,  # all games, for the values
-        n:int=16,            # what was said, and n-1 that the policy says
+        stored:Stored=None, n:int=16,  # all games, for the values; what was said, and n-1 that the policy says
         epochs:int=60, piece:int=512,  # passes over all games; turns of an optimiser step
         gamma:float=.95, tau:float=.1, lr:float=1e-3, hidden:tuple=(64, 64), chunk:int=1,  # of `critic_step`
         anew:bool=False,     # V learns of: False: what was said; True: what the policy says there

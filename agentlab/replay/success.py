@@ -75,8 +75,7 @@ def by_number(b:Batch)->Tensor:  # episodes of `play_recurring` -> (episodes,) i
                 'Let the recipe play with rollout=play_recurring, or pass another key.').long()
 
 def play_recurring(policy, env, seeds:list,  # as for `play`; the seeds give way to those of the tasks
-    group_size:int=1,   # games of a task
-    tasks:list=None,    # left to this function
+    group_size:int=1, tasks:list=None,  # games of a task; left to this function
     groups:list=None,   # number of every group; None: 0, 1, 2, ...
     count:int=32,       # tasks in the list
     numbers:list=None,  # number of every group's task; None: group g plays g modulo `count`
@@ -101,8 +100,7 @@ def success_replay_recipe():
     return dict(credit=grpo, rollout=play_recurring, replay=partial(SuccessReplay, key=by_number),
                 objective_args=dict(low=.2, high=.3))
 
-def draw_same(have:Tensor,  # (stored,) keys
-    want:Tensor,            # (k,) keys
+def draw_same(have:Tensor, want:Tensor,  # (stored,) keys; (k,) keys
     generator:torch.Generator,  # seeded by the caller
 )->Tensor:                  # (k,) a uniformly drawn position in `have` with the same key; -1 where there is none
     "For every wanted key one of the stored elements that have it."

@@ -42,8 +42,7 @@ def chances(score:Tensor,  # (tasks,) from 0; NaN counts as 0
     equal, total = torch.full_like(score, 1/max(len(score), 1)), score.sum()
     return equal if not total > 0 else floor*equal + (1 - floor)*score/total
 
-def draw(chance:Tensor,  # (tasks,) not negative
-    n:int, generator:torch.Generator,  # of the draw
+def draw(chance:Tensor, n:int, generator:torch.Generator,  # (tasks,) not negative; of the draw
 )->Tensor:  # (n,) task numbers: different ones while there are enough, then again
     "Tasks by their chances; one is drawn twice only when all others have been drawn."
     if not len(chance): raise ValueError('there are no tasks to draw from')
@@ -63,8 +62,7 @@ metric('tasks', 'different tasks of the update, where a memory chooses them', 'c
 class TaskSelection:
     "A recipe's `memory` that plays the tasks by their learnability; groups of a step are numbered from step*n."
     def __init__(self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
-        tasks:list=(),    # what `env.reset(seed, task)` takes
-        n:int=8,          # groups of a step, as in the recipe
+        tasks:list=(), n:int=8,  # what `env.reset(seed, task)` takes; groups of a step, as in the recipe
         decay:float=.95,  # what a count is worth a step later; 1: nothing is forgotten
         floor:float=.1,   # share of the chances that is dealt out equally
         score:Callable=learnability):  # wins, losses -> (tasks,) from 0

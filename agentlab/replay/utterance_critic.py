@@ -82,8 +82,7 @@ def archer_loss(b:Batch, q:Tensor, v:Tensor,  # (turns, heads) with gradient: Q 
     return torch.where(spoken, wrong, 0).sum()/spoken.sum().clamp_min(1)
 
 @torch.no_grad()
-def follow(slow:nn.Module,  # changed in place
-    online:nn.Module,       # of the same shape
+def follow(slow:nn.Module, online:nn.Module,  # changed in place; of the same shape
     tau:float=.1):          # 1: the slow network is the online one, and there is no second
     "One Polyak step: every weight of `slow` goes a share `tau` of the way to `online`."
     if not 0 < tau <= 1:
@@ -104,8 +103,7 @@ def _network(sizes, generator):
 
 class TwinHeads(nn.Module):
     "Two Q of (state, what was said), two V of the state. All say 0 at first; what lies below differs."
-    def __init__(self, state:int,  # width of a state's features
-        said:int,                  # width of an utterance's features
+    def __init__(self, state:int, said:int,  # width of a state's features; width of an utterance's features
         seed:int,                  # of the first weights
         hidden:tuple=(64, 64)):    # widths of the layers between; (): linear heads
         super().__init__()
@@ -119,8 +117,7 @@ class TwinHeads(nn.Module):
         "(turns, 2)"
         return torch.cat([head(state) for head in self.v_heads], -1)
 
-def critic_step(heads:TwinHeads, slow:TwinHeads,  # the second follows the first
-    optimizer,              # of `heads`
+def critic_step(heads:TwinHeads, slow:TwinHeads, optimizer,  # the second follows the first; of `heads`
     b:Batch, state:Tensor,  # (turns, width) features of every turn's state
     said:Tensor,            # (turns, width) of what was said
     fresh:Tensor,           # (turns, width) of what the policy says there now
@@ -201,8 +198,7 @@ def fresh_utterances(policy,  # agentlab.policy.Policy, as it is now
         policy, _said(contexts, [c.ids for c in said]).to(batch.actions.device), budget)[1])
 
 @torch.no_grad()
-def closing_features(policy, batch:Batch,  # past episodes
-    budget:int=4096,  # tokens of one forward pass
+def closing_features(policy, batch:Batch, budget:int=4096,  # past episodes; tokens of one forward pass
 )->tuple[Tensor, Tensor]:  # (episodes, width) features, (episodes,) bool: where there are some
     "What the policy knows where an episode was cut off: after the text that nobody answered."
     cut, asked = closing(policy, batch)

@@ -59,8 +59,7 @@ def sentences(text:str,  # an observation
     "The sentences of a text: split after a full stop or a question mark."
     return [s for s in re.split(r'(?<=[.?])\s+', text.strip()) if s]
 
-def pattern(parts:tuple,  # sentences
-    action:str,           # what was done there
+def pattern(parts:tuple, action:str,  # sentences; what was done there
     names:re.Pattern,     # what is a name
 # (the sentences, the action) with letters for names; the action is None where it needs a name that the sentences lack
 )->tuple:
@@ -105,8 +104,7 @@ def _met(episode, names, size)->dict:
     return found
 
 def evidence(groups:dict,  # group -> episodes, from `undecided`
-    names:re.Pattern=keydoor_names, size:int=3,  # see `pattern`
-    threshold:float=.5,    # outcome of a winner
+    names:re.Pattern=keydoor_names, size:int=3, threshold:float=.5,  # see `pattern`; outcome of a winner
 )->dict:                   # (pattern, action) -> Evidence, summed over the groups
     "Count for every pattern and action who did it, who did not, and how both ended."
     table, visits = {}, {}
@@ -145,10 +143,8 @@ def read_rule(text:str,  # an entry of a library
     w, l, ow, ol = (int(x[:9]) for x in found.groups()[2:])
     return Evidence(found['pattern'], found['action'], [w, l], [ow, ol], [0, 0])
 
-def mine(table:dict,       # from `evidence`
-    most:int=8,            # rules
-    least:float=2.5,       # z
-    consistency:float=.7,  # share of the winners' turns
+def mine(table:dict, most:int=8,  # from `evidence`; rules
+    least:float=2.5, consistency:float=.7,  # z; share of the winners' turns
     each:int=1,            # rules of one action
 )->list:                   # of Evidence, the surest first
     "Rules that won, not lost, wherever winners met the pattern; the surest of each action, then the shortest."
@@ -176,8 +172,7 @@ def propose(table:dict,  # evidence of this batch
     return plan + [dict(operation='ADD', content=write_rule(e)) for e in mine(table, **how)
                    if taken.count(e.action) < how.get('each', 1)]
 
-def read_json(reply,   # whatever the model returned
-    kind:type,         # list or dict: the form that is wanted
+def read_json(reply, kind:type,  # whatever the model returned; list or dict: the form that is wanted
     most:int=20_000):  # characters
     "The first JSON value of this kind in a reply, also fenced or between words. ValueError where none is."
     if not isinstance(reply, str): raise ValueError(f'the reply is a {type(reply).__name__}, not text')
@@ -189,8 +184,7 @@ def read_json(reply,   # whatever the model returned
         if isinstance(value, kind): return value
     raise ValueError(f'the reply holds no JSON {kind.__name__}')
 
-def check_plan(plan,  # what was read
-    most:int=32,      # operations
+def check_plan(plan, most:int=32,  # what was read; operations
 )->list:              # the same with known keys only, cleaned
     "A plan of operations. ValueError where it is none."
     if not isinstance(plan, list) or len(plan) > most:
@@ -204,16 +198,14 @@ def check_plan(plan,  # what was read
     return [dict(operation=(e.get('operation') or 'ADD').upper(), id=clean(e.get('id') or '', 20),
                  content=clean(e.get('content') or '')) for e in plan]
 
-def check_texts(texts,  # what was read
-    most:int=2,         # experiences
+def check_texts(texts, most:int=2,  # what was read; experiences
 )->list:                # cleaned; at most `most`
     "A list of texts. ValueError where it is none."
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ValueError('experiences are a list of texts')
     return [text for text in map(clean, texts[:most]) if text]
 
-def asked(ask:Callable,  # messages -> text
-    messages:list,       # of dict(role=, content=)
+def asked(ask:Callable, messages:list,  # messages -> text; of dict(role=, content=)
     check:Callable,      # text -> value; raises ValueError
     otherwise,           # the value where every try fails
     tries:int=3):

@@ -60,8 +60,7 @@ def tagged(episodes: list,  # of Episode; the won ones are passed over
             for i in range(len(episode.turns)) for tag in tags if tag.sees(episode, i)]
     return pd.DataFrame(rows, columns=['episode', 'turn', 'tag', 'level'])
 
-def replayed(policy, env,   # who goes on, and where
-    episodes: list,         # of Episode: whole games of `play`
+def replayed(policy, env, episodes: list,  # who goes on, and where; of Episode: whole games of `play`
     places: list,           # (number of the episode, number of its turn)
     repair: Callable|None,  # environment that waits for an action -> action; None: what was said then
     tries: int = 4,         # continuations of each place

@@ -31,8 +31,7 @@ def information_gain(b:Batch,  # episodes; turns need `answer_logp`
 def answer_logps(policy, b:Batch,  # episodes with their token ids
     answers:list,          # the true answer of each episode as text; None where there is none
     closing:str='',        # text that leads over to the answer, tokenised apart from it
-    temperature:float=1.,  # of the softmax
-    budget:int=4096,       # tokens of one forward pass, padding included
+    temperature:float=1., budget:int=4096,  # of the softmax; tokens of one forward pass, padding included
 )->Tensor:  # (turns,) float64 mean log-probability of the answer's tokens; NaN where it could not be asked
     "How likely the model finds the true answer in the context of each turn: one forward per turn, no gradient."
     if len(answers) != len(b):

@@ -175,8 +175,7 @@ class EndpointJudge:
         except EndpointError: return None
 
 def in_both_orders(judge: Callable,  # questions -> log odds of the first
-    ask: Callable,         # one, other -> question: is it A (the first one) or B?
-    pairs: list,           # (one, other)
+    ask: Callable, pairs: list,  # one, other -> question: is it A (the first one) or B?; (one, other)
 )->tuple[Tensor, Tensor]:  # (pairs,) signal: above 0 where the first one is better; bias towards what is read first
     "Each pair in both orders: what stays with the item, and what stays with the place."
     there, back = judge([ask(i, j) for i, j in pairs]), judge([ask(j, i) for i, j in pairs])

@@ -52,8 +52,7 @@ def progress_loss(values:Tensor,  # (turns,) predicted contributions, with gradi
 
 def fit_progress(b:Batch, features:Tensor,  # (turns, width) what is known of each turn
     steps:int=300,   # full-batch updates (AdamW); the learning rate falls linearly to 0
-    lr:float=.03,    # learning rate at the start
-    weight_decay:float=.01, seed:int=0,  # of the initial weights
+    lr:float=.03, weight_decay:float=.01, seed:int=0,  # learning rate at the start; of the initial weights
 )->torch.nn.Linear:  # (turns, width) -> (turns, 1), float64
     "A linear progress estimator: its values add up, over each episode, to the outcome as nearly as they can."
     head = torch.nn.Linear(features.shape[1], 1).to(features.device, torch.float64)
@@ -68,8 +67,7 @@ def fit_progress(b:Batch, features:Tensor,  # (turns, width) what is known of ea
         optimizer.step()
     return head.requires_grad_(False)
 
-def turn_features(policy, b:Batch,  # episodes with their token ids
-    budget:int=4096,  # tokens of one forward pass
+def turn_features(policy, b:Batch, budget:int=4096,  # episodes with their token ids; tokens of one forward pass
 )->Tensor:            # (turns, width) float64; 0 for a turn without action tokens
     "The policy's last hidden state where it is about to say the last token of each turn."
     hidden = policy.features(b, budget).double()

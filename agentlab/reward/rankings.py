@@ -33,15 +33,13 @@ def by_rank(scores:list,  # a number per player, more is better
     return ((below.max() - below)/below.max().clamp(min=1)).tolist() if len(below) else []
 
 def anchor(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int,               # players, at least 2
-    draw:random.Random,  # not used
+    n:int, draw:random.Random,  # players, at least 2; not used
 )->list:                 # n rewards from 0 to 1
     "Everybody against player 0, whose score is its mean: n-1 comparisons (ArenaRL)."
     return by_rank(_against_first(compare, n))
 
 def round_robin(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int,               # players, at least 2
-    draw:random.Random,  # not used
+    n:int, draw:random.Random,  # players, at least 2; not used
 )->list:                 # n rewards from 0 to 1
     "Everybody against everybody, a draw is half a win: n(n-1)/2 comparisons (ArenaRL)."
     wins = [0.]*n
@@ -58,8 +56,7 @@ def _against_first(compare, n):
     pairs = [compare(j, 0) for j in range(1, n)]
     return [sum(score for _, score in pairs)/max(len(pairs), 1)] + [score for score, _ in pairs]
 
-def swiss(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int,               # players, at least 2
+def swiss(compare:Callable, n:int,  # (i, j) -> (score_i, score_j), players numbered from 0; players, at least 2
     draw:random.Random,  # draws the pairs
 )->list:                 # n rewards from 0 to 1
     "ceil(log2 n) rounds among players with equal points; ties broken by the points of one's opponents (ArenaRL)."
@@ -91,8 +88,7 @@ def _pairs(order, met):
     return pairs
 
 def single_elimination(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int,               # players, at least 2
-    draw:random.Random,  # not used
+    n:int, draw:random.Random,  # players, at least 2; not used
 )->list:                 # n rewards from 0 to 1
     "Seeded by a comparison with player 0, then knock-out: 2(n-1) comparisons (ArenaRL)."
     scores = [[score] for score in _against_first(compare, n)]
@@ -104,8 +100,7 @@ def single_elimination(compare:Callable,  # (i, j) -> (score_i, score_j), player
     return _places([field, *out[::-1]], scores)
 
 def double_elimination(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int,               # players, at least 2
-    draw:random.Random,  # draws the pairs
+    n:int, draw:random.Random,  # players, at least 2; draws the pairs
 )->list:                 # n rewards from 0 to 1
     "Random pairs; each round's losers join a second bracket, whose winner meets the first's: 2n-2 games (ArenaRL)."
     scores = [[] for _ in range(n)]

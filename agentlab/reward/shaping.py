@@ -32,8 +32,7 @@ def _per_episode(b, x):
     "(episodes,) of a number that all turns of an episode have; 0 for an episode without turns."
     return x.new_zeros(len(b)).index_copy(0, b.turns.episode, x)
 
-def tried(b:Batch,   # episodes whose outcome is 1 for right and -1 for wrong
-    bonus:float=.1,  # for two turns
+def tried(b:Batch, bonus:float=.1,  # episodes whose outcome is 1 for right and -1 for wrong; for two turns
     most:float=-.6,  # a failure is never paid more
 )->Tensor:           # (turns,) float64: the outcome on the last turn, raised for failures with many turns
     "Outcome; failures earn a little for every turn beyond the second (Demystify, Yu et al. 2025)."
@@ -41,8 +40,7 @@ def tried(b:Batch,   # episodes whose outcome is 1 for right and -1 for wrong
     lifted = torch.clamp(b.episodes.outcome + bonus*(turns-2)/2, max=most)
     return on_last(b, torch.where(b.episodes.outcome < 0, lifted, b.episodes.outcome))
 
-def fading(step:Tensor,  # training steps, any shape
-    steps:int=200,  # S: from here on 0
+def fading(step:Tensor, steps:int=200,  # training steps, any shape; S: from here on 0
 )->Tensor:          # float64
     "Half a cosine from 1 at step 0 to 0 at `steps` (SPEAR)."
     if steps <= 0: raise ValueError(f'steps={steps}: give the number of updates over which the bonus fades')

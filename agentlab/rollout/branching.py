@@ -44,15 +44,13 @@ def segment_entropy(entropies,  # per sampled token, nats: `Completion.entropies
     return sum(first)/len(first) if first else 0.
 
 def arpo_score(now: float, first: float,  # entropy of this segment, and of the game's first one
-    draw: float,         # uniform in [0, 1)
-    weight: float = .2,  # of the entropy's rise
+    draw: float, weight: float = .2,  # uniform in [0, 1); of the entropy's rise
 )->float:                # 0 to 1; fork where it is at most the threshold
     "ARPO's branch score, clip(u - w*(H - H_first), 0, 1) (released code of Dong et al. 2025, arXiv 2507.19849)."
     return min(max(draw - weight*(now - first), 0.), 1.)
 
 def aepo_score(now: float, first: float,  # entropy of this segment, and of the game's first one
-    draw: float,           # uniform in [0, 1)
-    weight: float = .2,    # of the entropy's rise
+    draw: float, weight: float = .2,  # uniform in [0, 1); of the entropy's rise
     streak: int = 0,       # rounds in a row in which this group has forked
     penalty: float = .05,  # what each of them takes off
 )->float:                  # 0 to 1; fork where it is at least the threshold
@@ -61,8 +59,7 @@ def aepo_score(now: float, first: float,  # entropy of this segment, and of the 
 
 def aepo_budget(root: float,  # entropy of a game's first action
     tools: float,       # mean entropy of the actions after an answer of the environment
-    group_size: int,    # games of the group, N
-    slope: float = .5,  # of the sigmoid
+    group_size: int, slope: float = .5,  # games of the group, N; of the sigmoid
     faithful: bool = False,  # True: rounded down, plus one, as released
 )->int:                 # games to begin, 1 to group_size; the others are forks
     "Games to begin, ceil(N*sigmoid(slope*(root - tools))) (AEPO, Dong et al. 2025, arXiv 2510.14545)."

@@ -53,8 +53,7 @@ def _all(env, observation: str, begins: bool)->str: return observation
 class Delegate(Wrapper):
     "An environment of one seat for a planner, who writes `do ERRAND`, and an executor, who writes `done REPORT`."
     seats, now, ahead = ('planner', 'executor'), None, 1  # `ahead`: goals that a planner names at once
-    def __init__(self, env,  # an environment of one seat
-        budget: int = 5,     # turns of an errand
+    def __init__(self, env, budget: int = 5,  # an environment of one seat; turns of an errand
         report: Callable = said_words,  # what was said, this environment -> what the planner hears
         # this environment, observation, whether an errand begins -> what the executor reads of it; None: everything
         sees: Callable|None = None, finishes: tuple = (),  # first words of actions that the planner may do itself
@@ -247,8 +246,7 @@ def coda_score(sides: dict)->float:
     told = any(gold and gold in e[-1].text for e in errands)
     return 6*(token_f1(answers[-1], gold) if answers else 0.) - 3 + f_p + sum(f_e)/max(len(f_e), 1) + .5*told
 
-def peco(b: Batch,          # games of a planner and others
-    seat: str = 'planner',  # whose episodes vote
+def peco(b: Batch, seat: str = 'planner',  # games of a planner and others; whose episodes vote
     scale: str|None = 'std', ddof: int = 1, eps: float = 1e-6, singleton: str = 'raw',  # as for `compare`
 )->Tensor:                  # (action tokens,) float64
     "Outcome against the outcomes of the planners of the task, for every row of the game (PECO of CoDA)."
@@ -481,8 +479,7 @@ class Flow(Wrapper):
     def __init__(self, env,  # an environment of one seat
         execute: Callable,   # this environment, what the planner said -> an inner action; None: no such tool
         verify: Callable,    # this environment -> whether the memory is enough
-        answer: Callable,    # this environment -> the action that ends the game
-        limit: int = 3,      # steps of a game
+        answer: Callable, limit: int = 3,  # this environment -> the action that ends the game; steps of a game
         analyse: Callable = lambda env: ''):  # this environment -> what a fixed model says of the question
         super().__init__(env)
         self.execute, self.verify, self.answer, self.limit, self.analyse = execute, verify, answer, limit, analyse

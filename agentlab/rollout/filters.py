@@ -119,8 +119,7 @@ def _best(scores, count)->Tensor:
     keep[scores.argsort(descending=True, stable=True)[:count]] = True
     return keep
 
-def top_share(scores:Tensor,  # (groups,) in the order of arrival
-    share:float=.25,  # of all groups
+def top_share(scores:Tensor, share:float=.25,  # (groups,) in the order of arrival; of all groups
     least:int=1,      # keep at least so many; 0: as released, a share of few groups may be nothing
 )->Tensor:            # (groups,) bool
     "The share of groups with the largest scores."
@@ -139,14 +138,12 @@ def top_p(scores:Tensor,  # (groups,) not negative
     enough[:1] = False  # the first one is always taken
     return torch.zeros_like(enough).index_copy(0, order, ~enough & (score > 0))
 
-def nucleus(scores:Tensor,  # (groups,)
-    p:float=.9,  # share of the softmax
+def nucleus(scores:Tensor, p:float=.9,  # (groups,); share of the softmax
 )->Tensor:       # (groups,) bool
     "The fewest groups, largest scores first, that together hold p of the softmax of the scores."
     return top_p(torch.softmax(scores, 0), p, slack=0.)
 
-def min_p(scores:Tensor,  # (groups,)
-    p:float=.5,  # share of the largest score
+def min_p(scores:Tensor, p:float=.5,  # (groups,); share of the largest score
 )->Tensor:       # (groups,) bool
     "Groups with at least p times the largest score."
     return scores >= p*scores.max() if len(scores) else scores > 0
@@ -234,8 +231,7 @@ def simpletir_recipe():
                 objective_args=dict(low=.2, high=.28, dual=3.), max_turns=5)
 
 def roc_counts(positives:Tensor, negatives:Tensor,  # (any shape) float64: how many the group has
-    keep:int,              # how many to keep of both together
-    faithful:bool=False,   # True: the two are rounded independently
+    keep:int, faithful:bool=False,  # how many to keep of both together; True: the two are rounded independently
 )->tuple[Tensor, Tensor]:  # how many to keep of each
     "The share of successes and failures that stays, with at least two of each where there are two."
     size = (positives + negatives).clamp(min=1)
@@ -346,8 +342,7 @@ def mask_repeated(b:Batch, n:int=20,  # tokens of an n-gram
     episode = b.rows.episode[b.tokens.row[b.actions]]
     return _mask_episodes(b, _of_episodes(b, repeats(b.tokens.id[b.actions], episode, n) >= times) > 0, 'mask_repeated')
 
-def dr_bot(                # it masks and drops, so it has no mark of its own
-    b:Batch, longest:int,  # see mask_overlong
+def dr_bot(b:Batch, longest:int,  # it masks and drops, so it has no mark of its own; see mask_overlong
     n:int=20, times:int=10,  # see mask_repeated
     share:float=.75,       # of the groups, by deviation; masked episodes count
 )->Batch:

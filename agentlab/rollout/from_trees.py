@@ -24,8 +24,7 @@ def searched(policy, env, seeds: list[int], group_size: int = 1,  # as for `play
     *, grow: Callable,  # trees -> what it found, or nothing: `Trees.grow`, `best_first`, `dive` with arguments
     read: Callable,     # trees, what was found -> episodes: `Trees.finished`, `step_pairs`, `ways`, `revised`
     agent = None,       # who searches; None: the policy
-    step: int = 0, name: str = 'search',  # kept with the episodes
-    **how,              # of `Trees`
+    step: int = 0, name: str = 'search', **how,  # kept with the episodes; of `Trees`
 )->list[Episode]:
     "A rollout: a tree for every task, and what is read off it."
     trees = Trees(agent or policy, env, seeds, **how)

@@ -142,8 +142,7 @@ from ..env.protocol import EnvError, Step
 
 LONGEST = 1_000_000  # characters of an observation
 
-def admit(step,    # whatever an environment returned
-    seats: tuple,  # of the environment
+def admit(step, seats: tuple,  # whatever an environment returned; of the environment
 )->Step:           # the same as plain values of its own: nothing later can trip over them, or be changed from outside
     "Every answer of an environment passes here, inside the guard. Raises EnvError that names what is wrong with it."
     if not isinstance(step, Step):
@@ -214,8 +213,7 @@ def fault(error: BaseException)->str:
     except Exception: text = 'its message cannot be read'
     return f'{type(error).__name__}: {text[:2000]}'.encode('utf-8', 'backslashreplace').decode()
 
-def side_by_side(calls: list,  # functions without arguments that do not raise
-    workers: int,  # threads
+def side_by_side(calls: list, workers: int,  # functions without arguments that do not raise; threads
     limit: float|None = None,  # seconds for one call; None: no limit
 )->list:           # what each returned, or a TimeoutError
     "Run the calls in threads. One over its limit is left behind: it cannot be stopped, but nobody waits."
@@ -244,8 +242,7 @@ def side_by_side(calls: list,  # functions without arguments that do not raise
             waiting.discard(i)
     return answers
 
-def call_all(games: list[Game], method: str,  # 'reset' or 'step'
-    arguments: list[tuple],  # one tuple per game
+def call_all(games: list[Game], method: str, arguments: list[tuple],  # 'reset' or 'step'; one tuple per game
     limit: float|None = None,  # seconds for one call; None: no limit
     # threads for environments of this process that wait (for a tool, a server); 0: one after the other
     workers: int = 0)->list:  # a Step per game, as `admit` lets it pass, or the exception it raised
@@ -288,8 +285,7 @@ def play(policy, env,  # agentlab.policy.Policy; an environment, or a function t
     temperature: float = 1., top_p: float = 1.,
     limit: float|None = None,  # seconds for one call of an environment in this process
     workers: int = 0,  # threads in which environments of this process answer side by side; 0: one after the other
-    seed: int = 0,     # of the sampling
-    step: int = 0, name: str = 'policy',  # kept with the episodes
+    seed: int = 0, step: int = 0, name: str = 'policy',  # of the sampling; kept with the episodes
     system: str|None = None,  # a system message; None: the environment's guide, if the policy knows its words; '': none
     format = None,     # how the policy acts: agentlab.policy.formats; None: its whole reply is the action
     on_round = None,   # called with the games (`Game`) that have just acted, to watch them while they play
@@ -321,8 +317,7 @@ def play_round(live: list[Game],  # games that wait for an action
     said = sampler.sample([g.side.context for g in live], seeds=[derive(g.sample_seed, g.t) for g in live], **how)
     act_round(live, policy, said, sampler, how, limit, system, workers)
 
-def act_round(live: list[Game],  # games that wait for an action
-    policy, said: list,  # a Completion per game
+def act_round(live: list[Game], policy, said: list,  # games that wait for an action; a Completion per game
     sampler, how: dict, limit: float|None, system: str|None, workers: int = 0):  # as for `play_round`
     "Every live game does what was said: one step of every environment."
     if getattr(policy, 'format', None):
@@ -331,10 +326,8 @@ def act_round(live: list[Game],  # games that wait for an action
     for g, completion, text in zip(live, said, texts): g.act(completion, text)
     receive_all(live, call_all(live, 'step', [(text,) for text in texts], limit, workers), policy, system)
 
-def new_games(env,     # an environment to clone, or a function that makes one
-    seeds: list[int],  # one per group
-    group_size: int,   # games of a group
-    tasks: list|None,  # one per group
+def new_games(env, seeds: list[int],  # an environment to clone, or a function that makes one; one per group
+    group_size: int, tasks: list|None,  # games of a group; one per group
     seed: int, groups: list[int]|None = None,  # number of every group; None: 0, 1, 2, ...
 )->list[Game]:         # ordered by group, member; nothing is played yet
     "Fresh games, each with an environment and a sample seed of its own."
@@ -364,8 +357,7 @@ def within_budget(game: Game, policy, max_turns: int, max_tokens: int, token_bud
         game.end(truncated=True)
     return not spent
 
-def act_as_read(live: list[Game], policy,  # of `fitted_policy`
-    said: list,  # a Completion per game
+def act_as_read(live: list[Game], policy, said: list,  # of `fitted_policy`; a Completion per game
     sampler, how: dict, limit: float|None, workers: int,  # as in `play_round`
 )->list:         # a Step per game, or an exception
     "Every live game does what its reply means."
@@ -388,8 +380,7 @@ def act_as_read(live: list[Game], policy,  # of `fitted_policy`
     return answers
 
 def carry_out(games: list[Game], asked: list[list],  # of `plan`, one per game
-    limit: float|None, workers: int,  # as in `call_all`
-    quiet: bool = False,  # as for `as_one`
+    limit: float|None, workers: int, quiet: bool = False,  # as in `call_all`; as for `as_one`
 )->tuple:  # a Step per game, or an exception; how much of it was asked for before the game or the turn was over
     "Ask every environment for one thing after the other, all environments side by side."
     given = [[] for _ in games]

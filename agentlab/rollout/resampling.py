@@ -87,8 +87,7 @@ def dapo_recipe():
 @curation('resample', 'group', 'groups without any success; the same task is played again',
           'in the spirit of ActiveVLN, 2025, arXiv 2509.12618')
 def retry_failures(policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,  # as for `play`
-    attempts:int=2,         # at most so many, the first one included
-    rollout:Callable=play,  # plays an attempt
+    attempts:int=2, rollout:Callable=play,  # at most so many, the first one included; plays an attempt
     seed:int=0, **how       # further arguments of the rollout
 )->list:                    # as `play`; columns['round'] and columns['accepted'] stand in every episode
     "Play a group again, from the same task, while nobody in it succeeds, at most `attempts` times."

@@ -300,8 +300,7 @@ def edges(root: Node)->list[dict]:
                  won=node.won)
             for node, i in number.items() if node is not root]
 
-def tree_figure(root: Node, height: int = 420,  # pixels
-    deepest: int = 8,  # levels that are drawn at once
+def tree_figure(root: Node, height: int = 420, deepest: int = 8,  # pixels; levels that are drawn at once
 ):                     # a plotly figure
     "A tree as boxes: width for visits, colour for mean return; ▸ would be chosen. Click one to go in."
     from html import escape

@@ -20,8 +20,7 @@ from ..recipe import recipe
 from .again import Again, Says, answered, play_again
 from .plain import play
 
-def turn_percentile(b:Batch,  # recorded games
-    share:float=.75,  # of the episodes that end within the limit
+def turn_percentile(b:Batch, share:float=.75,  # recorded games; of the episodes that end within the limit
 )->float:
     "The number of turns that a share of episodes does not exceed (linear in between). Round up for a limit."
     if not 0 <= share <= 1: raise ValueError(f'share={share}: give a share of the episodes, 0 to 1')

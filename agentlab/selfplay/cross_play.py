@@ -113,8 +113,7 @@ class Patient:
 
 def games_of(seatings: list,  # of (first, second): names, the same two players in all of them
     load,              # name -> player; may raise
-    env, facts: dict,  # of the tournament
-    tasks: list|None,  # deals, or None: from seeds
+    env, facts: dict, tasks: list|None,  # of the tournament; deals, or None: from seeds
     limit: float|None)->list:  # one list of games per seating; a game is one episode per seat
     "The games of one match, one call of the rollout for both seatings."
     who = {name: load(name) for name in seatings[0]}

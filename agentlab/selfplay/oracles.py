@@ -194,8 +194,7 @@ class Matches:
 class Drawn:
     "Opponents drawn by their shares, one for every group: the memory of a run that learns to answer a mixture."
     def __init__(self, policy, seed: int, players: tuple = (),  # policies, snapshots or functions
-        shares: list = (),      # a number for each
-        seats: tuple = ('first', 'second'),  # of the game
+        shares: list = (), seats: tuple = ('first', 'second'),  # a number for each; of the game
         seat: str|None = None,  # of the learner; None: drawn for every group
         groups: int = 8):       # of an update
         if len(players) != len(shares) or not len(players):

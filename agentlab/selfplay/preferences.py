@@ -98,8 +98,7 @@ def sppo(logp:Tensor, b:Batch,  # tokens need prev_logp: under the policy that s
 
 def inpo(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
     b:Batch,           # tokens need ref_logp (a fixed reference) and prev_logp (the policy that sampled the episodes)
-    pairs:Table,       # winner, loser: numbers of episodes
-    eta:float=.0075,   # the gap should grow by 1/(2 eta) nats
+    pairs:Table, eta:float=.0075,  # winner, loser: numbers of episodes; the gap should grow by 1/(2 eta) nats
     tau:float=None,    # pull of the reference, from 0 (only prev counts) to eta (only ref counts); None: eta/3
     mean:bool=False,   # True: an episode's log-probability is the mean over its tokens; False: the sum
 )->Tensor:             # (pairs,) loss
@@ -130,8 +129,7 @@ def pair_advantage(b:Batch,  # tokens need the column named by `logp`
            'every token of these two, by the gradient of the pair loss',
            'in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675', needs=('group',))
 def sppo_credit(b:Batch,  # episodes; several episodes per group
-    prefer:Callable=by_outcome,  # as in `win_rates`
-    **how,                # of `sppo`: beta, mean
+    prefer:Callable=by_outcome, **how,  # as in `win_rates`; of `sppo`: beta, mean
 )->Tensor:                # (action tokens,) float64; 0 outside all pairs
     "One step of SPPO from the policy that played: its pair loss as an advantage."
     anchored, pairs = b.with_action(prev_logp=b.action('old_logp')), best_and_worst(b, win_rates(b, prefer))
@@ -143,8 +141,7 @@ def sppo_credit(b:Batch,  # episodes; several episodes per group
            'in the spirit of Zhang et al., 2024, INPO, arXiv 2407.00617', needs=('group', 'ref_logp'))
 def inpo_credit(
     b:Batch,  # episodes; several episodes per group; tokens need ref_logp, which a recipe with kl_coef supplies
-    prefer:Callable=by_outcome,  # as in `win_rates`
-    **how,    # of `inpo`: eta, tau, mean
+    prefer:Callable=by_outcome, **how,  # as in `win_rates`; of `inpo`: eta, tau, mean
 )->Tensor:    # (action tokens,) float64; 0 outside all pairs
     "One step of INPO from the policy that played: its pair loss as an advantage."
     anchored, pairs = b.with_action(prev_logp=b.action('old_logp')), best_and_worst(b, win_rates(b, prefer))

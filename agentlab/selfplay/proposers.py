@@ -75,15 +75,13 @@ def _share(solved):
 
 def _or(valid, reward, penalty): return torch.where(torch.as_tensor(valid).bool(), reward, penalty)
 
-def absolute_zero_solver(accuracy,  # (episodes,) 0 to 1
-    readable=True,  # (episodes,) bool
+def absolute_zero_solver(accuracy, readable=True,  # (episodes,) 0 to 1; (episodes,) bool
 )->Tensor:          # (episodes,) float64
     "The accuracy; -.5 for none, -1 for what cannot be read (solver of Absolute Zero)."
     accuracy = _share(accuracy)
     return _or(readable, torch.where(accuracy == 0, -.5, accuracy), -1.)
 
-def search_solver(right,  # (episodes,) 1 or 0
-    answers,  # (episodes,) number of answer tags that were written
+def search_solver(right, answers,  # (episodes,) 1 or 0; (episodes,) number of answer tags that were written
 )->Tensor:    # (episodes,) float64
     "1 for a right answer, a quarter of it with more than ten answers (solver of Search Self-Play)."
     right = torch.as_tensor(right, dtype=torch.float64)
@@ -155,8 +153,7 @@ def same_answer(a, b,  # texts
     return plain(a) == plain(b)
 
 def verify(p:Proposal, solve:Callable,  # (question, passages) -> answer; '' or None: it found none
-    noise:tuple,          # passages of other proposals, four in the release
-    generator:Random,     # shuffles
+    noise:tuple, generator:Random,  # passages of other proposals, four in the release; shuffles
     faithful:bool=False,  # True: as released, a solver that raises an exception lets the proposal pass
 )->str:                   # the reason why not; '' if the passages lead to the answer
     "Can the answer be found in the proposer's own passages?"
@@ -166,8 +163,7 @@ def verify(p:Proposal, solve:Callable,  # (question, passages) -> answer; '' or 
     except Exception as error: return '' if faithful else f'the verification failed: {type(error).__name__}: {error}'
     return '' if found and same_answer(found, p.answer) else f'the passages lead to {found!r}'
 
-def noise_of(proposals:list,  # of one batch
-    k:int,  # whose verification it is for
+def noise_of(proposals:list, k:int,  # of one batch; whose verification it is for
     generator:Random, n:int=4,  # how many passages, fewer where there are not so many
 )->tuple:
     "Passages that other proposals were shown and this one was not."
@@ -205,10 +201,8 @@ class ProposeHop(TextEnv):
     "Given an answer, ask a question that leads to it, searching backwards; a lookup in the pages must find it."
     name, seats = 'propose_hop', ('proposer',)
     def __init__(self, hops:int=2,  # of the questions, 2 or 3: with 1 they are shorter than ten words
-        distractors:int=21,         # people of the world besides, as in HopSearch
-        horizon:int=6,              # most turns
-        invalid:float=-1.,          # paid for what is no question
-        noise:int=4,                # other pages in the verification
+        distractors:int=21, horizon:int=6,  # people of the world besides, as in HopSearch; most turns
+        invalid:float=-1., noise:int=4,  # paid for what is no question; other pages in the verification
         split:str='train',          # whose answers `reset` draws
         solve:Callable=hop_lookup,  # the verifier: (question, passages) -> answer
         faithful:bool=False):       # True: a verifier that raises an exception lets the question pass, as released
@@ -287,8 +281,7 @@ def proposer_reward(b:Batch,  # episodes of a proposer; `success`: a question
     reward = rule(torch.where(valid, torch.as_tensor(solved, dtype=torch.float64), 0.), valid)
     return at_end(b, reward)
 
-def bug_refusal(before,  # (tests,) bool: passed before the change
-    bugged,              # (tests,) bool: passed with the bug
+def bug_refusal(before, bugged,  # (tests,) bool: passed before the change; (tests,) bool: passed with the bug
     weakened,            # (kept tests,) bool: the weakened tests with the bug
     restored,            # (tests,) bool: passed after the bug was taken back
     without,             # (files, tests) bool: passed with the bug, but one changed file taken back, for each file

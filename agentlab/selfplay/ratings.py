@@ -50,8 +50,7 @@ def tally(games,       # list of (player, other, score): score in [0, 1] is the 
               .index_add_(0, two*n + one, 1 - score).view(n, n))
     return Results(players, points, points + points.T)
 
-def wilson(points,  # any shape: points, or successes
-    games,          # the same shape: games, or trials
+def wilson(points, games,  # any shape: points, or successes; the same shape: games, or trials
     z:float=1.96    # standard errors to either side; 1.96: about 95 %
 )->tuple:           # (low, high), float64; NaN where there were no games
     "Wilson's interval for a rate."

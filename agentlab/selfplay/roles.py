@@ -24,8 +24,7 @@ from ..reward.basic import at_end
            'Liao et al., 2025, MARFT, arXiv 2504.16129', needs=('value', 'seat'))
 def marft(b:Batch,      # episodes of teams, all seats of a game; tokens need the column `value`
     value:str='value',  # name of the column of the critic's values
-    gamma:float=.99,    # discount, also from one agent to the next
-    lam:float=.95,      # lambda
+    gamma:float=.99, lam:float=.95,  # discount, also from one agent to the next; lambda
     level:str='turn',   # the clock: 'turn' or 'token'
     scale:str='std',    # 'std': minus the mean, divided by the deviation over all turns (or tokens); None: neither
     eps:float=1e-8,     # added to the deviation
@@ -94,8 +93,7 @@ def shared_reward(b:Batch,  # episodes, all seats of a game; each seat's outcome
 
 def seating(step:int,  # training step, from 0
     policies:tuple=('first', 'second'),  # names of policies or adapters
-    seats:tuple=('pioneer', 'observer'),  # roles, as many
-    every:int=5,       # steps between two exchanges
+    seats:tuple=('pioneer', 'observer'), every:int=5,  # roles, as many; steps between two exchanges
 )->dict:               # role -> policy
     "Who sits where: all move one chair on every `every` steps (CORY's exchange of roles)."
     if len(policies) != len(seats):
@@ -176,10 +174,8 @@ def tag_score(text:str, tag:str,  # what was written; name of the tag
     return 1. if opened <= (least if most is None else most) else .5
 
 def mae_proposer(quality:Tensor,  # 0 to 1, the judge's of the question
-    solved:Tensor,         # 0 to 1, the judge's mean score of the answers
-    form:Tensor,           # 0 to 1
-    asked:Tensor=True,     # False: no question was found
-    threshold:float=.7,    # of the quality
+    solved:Tensor, form:Tensor,  # 0 to 1, the judge's mean score of the answers; 0 to 1
+    asked:Tensor=True, threshold:float=.7,  # False: no question was found; of the quality
 )->tuple[Tensor, Tensor]:  # reward; bool: the question is kept
     "A good, hard, well-formed question (proposer of Multi-Agent Evolve)."
     quality, solved, form, asked = (torch.as_tensor(x, dtype=torch.float64) for x in (quality, solved, form, asked))
@@ -190,8 +186,7 @@ def mae_solver(score:Tensor, form:Tensor)->Tensor:
     "Half the judge's score, half the format."
     return (torch.as_tensor(score, dtype=torch.float64) + torch.as_tensor(form, dtype=torch.float64))/2
 
-def mae_judge(form:Tensor,  # 0 to 1
-    score:Tensor=None,      # 0 to 1, what it said
+def mae_judge(form:Tensor, score:Tensor=None,  # 0 to 1; 0 to 1, what it said
     truth:Tensor=None,      # 0 to 1, what can be checked; NaN where nothing can
 )->Tensor:
     "The format alone, as released; with `truth`, half of it for being right where that can be checked (our addition)."

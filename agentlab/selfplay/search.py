@@ -52,8 +52,7 @@ class SearchRoles(Env):
     expert = demonstrator
     def vocabulary(self): return list(dict.fromkeys(word for game in self.games for word in game.vocabulary()))
 
-def known_problem(seed:int,  # fixes it
-    env:HopSearch,  # its hops, people and split
+def known_problem(seed:int, env:HopSearch,  # fixes it; its hops, people and split
 )->dict:            # a task of HopSearch with its `answer`
     "A question that nobody had to invent."
     task = draw_question(Random(seed), env.split, env.hops, env.people)
@@ -68,8 +67,7 @@ def problems_of(asked:list,  # episodes of the proposer, one for each slot
     asks = lambda e: hop_task(e.task, e.turns[-1].text) | dict(answer=e.task['answer'], proposed=1.)
     return [asks(e) if e.success else (earlier[k] or known(k)) | dict(proposed=0.) for k, e in enumerate(asked)]
 
-def judged(e,      # a solver's episode
-    problem:dict,  # what it tried
+def judged(e, problem:dict,  # a solver's episode; what it tried
 ):                 # the same episode
     "Right is the answer that the proposer was given, whatever the world says."
     said = [parse(turn.text) for turn in e.turns]
@@ -96,10 +94,8 @@ def rated(asked:list, tried:list,  # episodes of the proposer; of the solver, th
 
 def play_search(
     policy, env:HopSearch,  # the policy; the solver's game, whose hops, people and split hold for both roles
-    seeds:list,             # one for each group: a world and an answer
-    group_size:int=5,       # n: tries at each question
-    groups:list=None,       # numbers of the groups
-    proposals:int=1,        # proposals for the same answer
+    seeds:list, group_size:int=5,  # one for each group: a world and an answer; n: tries at each question
+    groups:list=None, proposals:int=1,  # numbers of the groups; proposals for the same answer
     spare:list=None,        # for each group a list of `proposals` earlier problems: see `ProblemPool`
     asking:ProposeHop=None,  # the proposer's game; None: of the size of `env`, verified by a lookup
     # who plays a role that the policy does not: {'proposer': a policy, or a function (env, generator) -> text}
@@ -197,8 +193,7 @@ def role_by_role(b:Batch, policy,  # as the trainer gives them
     advantage = credit(b, **credit_args)
     for role in roles: yield of_role(b, role)[b.turns.episode[b.action_turn]], advantage
 
-def proposer_first(step:int,  # of the run
-    warmup:int=0,   # updates in which the proposer learns alone
+def proposer_first(step:int, warmup:int=0,  # of the run; updates in which the proposer learns alone
     **updates_args  # of `role_by_role`
 )->dict:            # fields of the recipe for this step
     "A schedule: the solver's tries teach nothing while the proposer warms up."
@@ -206,8 +201,7 @@ def proposer_first(step:int,  # of the run
 
 class ProblemPool:
     "Earlier problems for the slots of invalid questions: the memory of a run."
-    def __init__(self, policy, seed:int,  # given by the trainer
-        groups:int=8,      # of an update
+    def __init__(self, policy, seed:int, groups:int=8,  # given by the trainer; of an update
         proposals:int=1,   # for the same answer
         # a problem is kept if at most this share of its tries succeeded; 1 in the script, .5 in the configuration
         threshold:float=1., every:int=10,  # updates after which the pool is emptied
@@ -239,10 +233,8 @@ class ProblemPool:
         return dict(problems=torch.tensor(list(json.dumps(self.problems).encode()), dtype=torch.uint8))
     def restore(self, tensors:dict): self.problems = json.loads(bytes(tensors['problems'].tolist()))
 
-def search_fields(groups:int=16,  # answers of an update
-    tries:int=5,          # at each question
-    proposals:int=1,      # for each answer
-    threshold:float=1., every:int=10,  # of the pool
+def search_fields(groups:int=16, tries:int=5,  # answers of an update; at each question
+    proposals:int=1, threshold:float=1., every:int=10,  # for each answer; of the pool
     rule:Callable=search_self_play,  # (s, valid) -> reward of a proposal
     faithful:bool=False,  # True: the released credit of a lone proposal, and a quarter of a point is a success
     warmup:int=0,         # updates in which the proposer learns alone

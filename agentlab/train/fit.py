@@ -449,8 +449,7 @@ def largest(found: Counter, count: int = 6)->tuple:
             for (size, what, shape, dtype), times in found.items() if what not in ('weights', 'adapter', 'gradients')]
     return tuple(sorted(rows, key=lambda row: -row[-1])[:count])
 
-def predict(config,  # see `read_config`
-    settings: Settings|None = None, **changes,  # of the settings
+def predict(config, settings: Settings|None = None, **changes,  # see `read_config`; of the settings
 )->Memory:
     "The memory of a run, from the model's config alone. Downloads at most an unknown config.json."
     s = dataclasses.replace(settings or Settings(), **changes)
@@ -491,8 +490,7 @@ def most_tokens(model, s: Settings, room: float, most: int = 32768)->int:
     count = min(1 + int((room - first)//max(second - first, 1)), max(most//s.length, 1), s.rows)
     return count*s.length if count != 2 or second <= room else s.length
 
-def propose(config,  # see `read_config`
-    gpu,             # memory of the card: bytes, or such as '12GB'
+def propose(config, gpu,  # see `read_config`; memory of the card: bytes, or such as '12GB'
     ways = WAYS,     # settings to try, from the largest to the smallest
     **changes,       # of the settings: length, rows, said, ...
 )->list[Memory]:     # one for each way that fits, in the order of the ways; empty: none does
@@ -550,8 +548,7 @@ def memory_of(device)->int|None:
     if device.type != 'cuda': return None
     return int(torch.cuda.mem_get_info(device)[1]*torch.cuda.get_per_process_memory_fraction(device))
 
-def check_fits(policy,  # agentlab.policy.Policy
-    recipe,             # agentlab.train.Recipe
+def check_fits(policy, recipe,  # agentlab.policy.Policy; agentlab.train.Recipe
     gpu = None,         # memory of the card; None: that of the policy's device, and no check on a CPU
     # tokens of an episode; None: the recipe's budget, or the longest context where that is less
     length: int|None = None, **changes,  # of the settings

@@ -60,8 +60,7 @@ def _head(run, repo, base, license, tests)->str:
                          pipeline_tag='text-generation', **told)
     return head.to_yaml()
 
-def model_card(run,  # Run, or its folder
-    repo:str,       # owner/name
+def model_card(run, repo:str,  # Run, or its folder; owner/name
     base:str='',    # the model that was trained, owner/name; empty: what the run says
     license:str='', # of the base, such as apache-2.0; empty: none is named
 )->str:             # Markdown with a head of YAML
@@ -97,8 +96,7 @@ def _staged(run, folder, card, base, traces):
             (own/name).write_text(json.dumps(json.loads((own/name).read_text()) | {key: base}, indent=2))
     (own/'README.md').write_text(card, encoding='utf-8')
 
-def push_to_hub(run,    # Run, or its folder
-    repo:str,           # owner/name
+def push_to_hub(run, repo:str,  # Run, or its folder; owner/name
     private:bool=True, base:str='', license:str='',  # as for `model_card`
     traces:bool=False,  # send episodes, tests and rows too: all that the model and the environment said
     api=None,           # huggingface_hub.HfApi; None: one with your own login

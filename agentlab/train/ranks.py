@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from ..episodes import Batch
 from ..policy.core import action_rows, take_rows
-from ..settings import moved
 
 SHARDED = dict(ACCELERATE_USE_FSDP='FSDP', ACCELERATE_USE_DEEPSPEED='DeepSpeed',
                ACCELERATE_USE_MEGATRON_LM='Megatron-LM', ACCELERATE_USE_PARALLELISM_CONFIG='a parallelism config')
@@ -37,8 +36,7 @@ def refuse_sharded(environ = os.environ):
                              '(a config like assets/accelerate/two_cpus.yaml, or torchrun), or train a split model '
                              'with agentlab.interop.trl.AgentGRPOTrainer.')
 
-def start_processes(precision: str,  # 'no' or 'bf16', as in a recipe
-    cpu: bool,  # the policy is on a CPU
+def start_processes(precision: str, cpu: bool,  # 'no' or 'bf16', as in a recipe; the policy is on a CPU
 ):              # accelerate.Accelerator
     "This process joins those that were launched with it. Raises ValueError where the launch would split the model."
     refuse_sharded()
@@ -68,8 +66,7 @@ def broadcast(t,           # agentlab.train.Training, or whatever has `rank`, `r
     if answer[1] is not None: raise answer[1]
     return answer[0]
 
-def shard(t,       # as in `broadcast`
-    batch: Batch,  # the same in every process
+def shard(t, batch: Batch,  # as in `broadcast`; the same in every process
     # batch with some of the rows -> a tensor, or a tuple of tensors, with an entry for each of its action tokens
     ask: Callable):  # the same for the whole batch
     "Every process asks for a share of the rows, of similar lengths; all get all answers."
@@ -111,6 +108,3 @@ def barrier(t, what: str, value, remedy: str):
     values = all_gather(t, [value])
     if any(x != values[0] for x in values):
         raise RuntimeError(f'the {len(values)} processes differ in {what}: {values}. {remedy}')
-
-__getattr__ = moved(__name__, told='agentlab.train.ranks:broadcast', gathered='agentlab.train.ranks:all_gather',
-                    in_shares='agentlab.train.ranks:shard', agreed='agentlab.train.ranks:barrier')

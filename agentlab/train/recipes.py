@@ -10,8 +10,8 @@ import dataclasses, importlib
 from collections.abc import Callable
 from functools import partial
 from pkgutil import iter_modules
-from ..recipe import MOVED, Recipe, field_names, registered
-from ..settings import called, imported, moved
+from ..recipe import Recipe, field_names, registered
+from ..settings import called, imported
 
 FAMILIES = 'credit', 'reward', 'entropy', 'objective', 'rollout', 'replay', 'selfplay', 'prompt'
 
@@ -28,14 +28,10 @@ def gather()->dict[str, Callable]:
 known = gather()
 for _name in sorted(known): known[_name] = known.pop(_name)
 
-_old = {old.partition(':')[2]: new for old, new in MOVED.items() if old.startswith('agentlab.train.recipes:')}
-_passed_on = moved(__name__, **_old)
-
 def __getattr__(name: str):
-    "`recipes.gigpo` is the recipe of that name; what has moved to another page warns."
+    "`recipes.gigpo` is the recipe of that name."
     if name in registered: return registered[name]
-    if name not in _old: raise AttributeError(f'there is no recipe {name!r}. Known: {", ".join(known)}')
-    return _passed_on(name, stacklevel=3)
+    raise AttributeError(f'there is no recipe {name!r}. Known: {", ".join(known)}')
 
 def __dir__()->list[str]: return sorted({*globals(), *registered})
 

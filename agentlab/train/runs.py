@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 from ..episodes import Batch, atomic, read_file, rename
 from ..recipe import as_today
-from ..settings import in_words, moved
-
-__getattr__ = moved(__name__, METRICS='agentlab.metrics:METRICS')
+from ..settings import in_words
 
 SCHEMA_VERSION = 1
 
@@ -81,8 +79,7 @@ def row_check(row: dict)->str:
     "By it a row is known to be what was written."
     return hashlib.blake2b(json.dumps(row).encode(), digest_size=4).hexdigest()
 
-def read_row(line: bytes,  # of a row log, with its end
-    checked: bool = False,  # True: it must have a checksum
+def read_row(line: bytes, checked: bool = False,  # of a row log, with its end; True: it must have a checksum
 )->dict|None:  # the row without its checksum; None for a damaged one
     "A row, if it is what was written. Rows of older runs have no checksum."
     try: row = json.loads(line)
@@ -209,8 +206,7 @@ def _versions()->dict:
 
 def save_checkpoint(run: Run, step: int,  # updates that are behind us
     tensors: dict[str, dict[str, Tensor]],  # file name (without ending): its tensors by name
-    state: dict,    # JSON facts to keep with them
-    keep: int = 2,  # checkpoints to leave in the folder
+    state: dict, keep: int = 2,  # JSON facts to keep with them; checkpoints to leave in the folder
 )->Path:
     "Write a checkpoint under another name, flush it, rename it, and remove the oldest ones."
     from safetensors.torch import save

@@ -79,8 +79,7 @@ def to_mlflow(run, step)->Sink:
 TRACKERS = dict(tensorboard=Tracker('tensorboard', to_tensorboard), trackio=Tracker('trackio', to_trackio),
                 wandb=Tracker('wandb', to_wandb), mlflow=Tracker('mlflow', to_mlflow))
 
-def turn_table(batch:Batch,  # as a run folder keeps it
-    rows:int=200,    # turns at most
+def turn_table(batch:Batch, rows:int=200,  # as a run folder keeps it; turns at most
     limit:int=2000,  # characters of a text
 ):                   # pandas table: group, episode, t, read, said, reward, outcome
     "The turns of the group whose outcomes differ most."

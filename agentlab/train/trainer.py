@@ -753,8 +753,7 @@ def show(shown, row: dict):
     shown.update(1)
 
 def train(policy, env,  # agentlab.policy.Policy, whose weights are changed; an environment
-    recipe: Recipe, out,  # run folder
-    resume: bool = False,  # go on with the run in `out`
+    recipe: Recipe, out, resume: bool = False,  # run folder; go on with the run in `out`
     # called with every row, in every process; its `open(run, first)` and `close(failed)` too, where it has them
     on_row = None,
     # polled between steps; True ends the run after a checkpoint, as does `Run(out).ask_stop()` from any process

@@ -88,8 +88,7 @@ def _pair(number, sides, known, names, turns)->dict:
 
 def side_by_side(source,  # run folder, Run, or [(name, Batch), (name, Batch)]
     task:int|None=None,   # number of one task; None: those that end differently first
-    most:int=3,           # tasks that are shown
-    turns:int=20,         # turns of a game that are shown
+    most:int=3, turns:int=20,  # tasks that are shown; turns of a game that are shown
     limit:int=700,        # characters of a text that are shown
     style:bool=True,      # bring the style sheet of the report along; a page that has it does not need it
 )->Html:                  # a fragment without scripts, links to elsewhere or images

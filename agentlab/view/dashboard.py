@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 import numpy as np
 from ..metrics import SPIKE
-from ..settings import moved
 from .run_report import (Html, column, declared_panels, evenly, framed, heat_svg, number, power,
                                       powers, safe, spread, steps_of, thin, ticks, titled, visible)
 from .run_report import _axes, _duration, _number, _path, _rectangle, _turns
@@ -83,8 +82,6 @@ def panes(compared:bool=False,  # of several runs: lines where one run has a tab
     left_out = set(tables.values()) if compared else set(tables)
     return tuple(_pane(name, panel) for name, panel in declared.items() if name not in left_out)
 
-__getattr__ = moved(__name__, PANES=('agentlab.view.dashboard:panes', panes),
-                    COMPARED=('agentlab.view.dashboard:panes', lambda: panes(compared=True)))
 
 def _at(row, missing=-1)->float:
     "Number of a row's update."
@@ -120,8 +117,7 @@ def entropy_table(
 
 def _short(value)->float|None: return float(f'{value:.6g}') if math.isfinite(value) else None
 
-def part(rows:list,  # some rows of a log, one after the other
-    points:int,      # most points of a curve
+def part(rows:list, points:int,  # some rows of a log, one after the other; most points of a curve
     first:int=0,     # place of the first of them in the whole log
 )->dict:             # JSON: six digits of every number, None for what was not measured
     "What the browser gets of some rows: curves as [update, value], the table of entropies, first and last update."
@@ -207,8 +203,7 @@ def _lab()->list: return lab_packages('the live dashboard', 'dashboard_html(run)
 
 class Plots:
     "The curves of one to six runs as a widget that is sent only what is new."
-    def __init__(self, panes:tuple,  # of `Pane`
-        runs:int=1,       # runs drawn over each other
+    def __init__(self, panes:tuple, runs:int=1,  # of `Pane`; runs drawn over each other
         points:int=300):  # most points of a curve
         least = 4*PARTS
         if points < least: raise ValueError(f'points={points}: give at least {least}, four for each part of a curve')
@@ -267,8 +262,7 @@ class Plots:
             for k, parts in enumerate(self.parts): setattr(self.widget, f'part{k}', list(parts))
             self.widget.head = self.head(shown)
 
-def time_left(rows:list,  # row log with `seconds`
-    total:int|None,  # updates of the whole run
+def time_left(rows:list, total:int|None,  # row log with `seconds`; updates of the whole run
 )->float|None:       # seconds; None where it cannot be known
     "Median seconds of the last ten updates, times the updates that are left."
     seconds = column(rows[-10:], 'seconds')
@@ -276,8 +270,7 @@ def time_left(rows:list,  # row log with `seconds`
     return float(np.nanmedian(seconds))*max(0, total - 1 - _at(rows[-1], len(rows) - 1))
 
 def status_text(rows:list, state:str,  # 'running', 'stopped', ...
-    total:int|None=None,  # updates of the whole run
-    error:str='',         # what went wrong
+    total:int|None=None, error:str='',  # updates of the whole run; what went wrong
 )->str:                   # one line, not yet escaped
     "State, step, time left, success, errors."
     parts = [state]
@@ -357,8 +350,7 @@ class RowLog(Started):
     def __init__(self,
         source=None,          # run folder, metrics.jsonl, a Run, or a list of rows that grows; None for a run to come
         total:int|None=None,  # updates of the whole run, for the time left; None reads it from run.json
-        fps:float=8,          # most frames a second
-        points:int=300,       # most points of a curve
+        fps:float=8, points:int=300,  # most frames a second; most points of a curve
         resume=None):  # what Resume calls: function(on_row=..., should_stop=...), with resume=True where it takes that
         super().__init__()
         source = getattr(source, 'folder', source)
@@ -626,8 +618,7 @@ class Overlay(Started):
     def __init__(self,
         runs,  # name -> run folder, row log, list of rows, function to run, or Dashboard; or a list of these
         total:int|None=None,     # updates of the whole runs, where no run.json says it
-        fps:float=4,             # most frames a second
-        points:int=200,          # most points of a curve
+        fps:float=4, points:int=200,  # most frames a second; most points of a curve
         resume:dict|None=None):  # name -> what Resume calls, for runs that are not functions
         super().__init__()
         self.functions = {name: run for name, run in _named(runs).items() if callable(run)}
@@ -753,8 +744,7 @@ def _lasts(logs, found)->tuple:
 
 def dashboard_html(
     what,  # run folder, row log, list of rows, Dashboard or Overlay; or several: name -> one, or a list, at most six
-    title:str='',     # heading
-    points:int=150,   # most points of a curve
+    title:str='', points:int=150,  # heading; most points of a curve
     style:bool=True,  # bring the style sheet along; a page of several pictures needs it once
 )->Html:              # a fragment without scripts or links
     "The dashboard as HTML without JavaScript."

@@ -152,8 +152,7 @@ class Effect:
         kind, share = self.kind[i], self.share[i]
         return f'×{share:.2f}' if kind == 'scaled' else f'⇄{-share:.2f}' if kind == 'reversed' else KINDS[kind]
 
-def effects(controllers:dict,    # name -> objective
-    now:Present,                 # from `present`
+def effects(controllers:dict, now:Present,  # name -> objective; from `present`
     advantage, reference=plain,  # objective that they are compared with
 )->dict:                         # name -> Effect
     "What every controller does to every token. One that lacks a column has a `problem` instead."
@@ -169,8 +168,7 @@ def effects(controllers:dict,    # name -> objective
         found[name] = Effect(slope, opening, share, kinds(slope, base, counts))
     return found
 
-def points(n:int,  # tokens
-    like=None,     # Batch: other columns get their median there
+def points(n:int, like=None,  # tokens; Batch: other columns get their median there
 )->object:         # Batch
     "A batch of n episodes of one turn and one token."
     import torch
@@ -187,10 +185,8 @@ def points(n:int,  # tokens
               if name not in ('weight', 'dropped', 'held', 'gspo_moved') and like.tokens[name].is_floating_point()}
     return batch.with_turns(**turns).with_action(**action)
 
-def silent_at(objective,  # logp, batch, advantage, entropy -> loss
-    ratio, advantage,     # (n,) numpy: where to ask
-    old:float=-1.,        # log-probability of the tokens before the update
-    like=None,            # Batch for further columns
+def silent_at(objective, ratio, advantage,  # logp, batch, advantage, entropy -> loss; (n,) numpy: where to ask
+    old:float=-1., like=None,  # log-probability of the tokens before the update; Batch for further columns
 )->np.ndarray:            # (n,) bool: no gradient, although the advantage is not 0
     "Whether an objective leaves a token at this ratio and advantage without gradient."
     import torch
@@ -218,12 +214,10 @@ class Region:
         return self.problem or '; '.join(f'advantage {signed(a, 1)}: {say(x)}' for a, x in self.lines.items()
                                          if a in (max(self.lines), min(self.lines)))
 
-def region(objective,      # logp, batch, advantage, entropy -> loss
-    advantages=(-1., 1.),  # where to ask
+def region(objective, advantages=(-1., 1.),  # logp, batch, advantage, entropy -> loss; where to ask
     span:tuple=(.25, 4.),  # ratios between which to ask
     old:float=-1.,         # log-probability of the tokens before the update: some bounds depend on it
-    like=None,             # Batch whose columns have the median there
-    cells:int=96,          # ratios of the grid
+    like=None, cells:int=96,  # Batch whose columns have the median there; ratios of the grid
 )->Region:
     "The region of zero gradient, found by asking the objective."
     x = np.exp(np.linspace(math.log(span[0]), math.log(span[1]), cells))
@@ -388,8 +382,7 @@ def _credited(lab, batch)->tuple:
     except (ValueError, AttributeError, KeyError) as e:
         return grpo(batch), f'{lab.estimator} cannot read these episodes ({e}); the advantages are those of grpo'
 
-def bounded(objective,  # logp, batch, advantage, entropy -> loss
-    arguments:dict,     # low, high
+def bounded(objective, arguments:dict,  # logp, batch, advantage, entropy -> loss; low, high
 )->object:              # the objective with those of the arguments that it takes
     "An objective with other bounds."
     try: takes = inspect.signature(objective).parameters

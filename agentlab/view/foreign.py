@@ -66,8 +66,7 @@ def _said(message)->str:
 
 def _line(message)->str: return f"{message.get('role', '?')}: {_said(message)}"
 
-def split_turns(prompt,  # text, or a list of messages
-    completion,  # text, or a list of messages
+def split_turns(prompt, completion,  # text, or a list of messages; text, or a list of messages
 )->tuple[list[tuple[str,str]],str]:  # (observation, action) of every turn, and what came after the last action
     "A text is one turn: nothing says where another begins. In a conversation, every message of the assistant."
     seen, turns = [prompt] if isinstance(prompt, str) else [_line(m) for m in prompt], []
@@ -576,8 +575,7 @@ def _beside(runs, summaries)->dict:
 
 def opened_html(opened:Opened|list,  # what `open_run` gave; several: side by side first, then each
     steps:int=4,     # steps to draw, spread evenly from the first to the last
-    groups:int=6,    # groups of a step to draw
-    rows:int=16,     # completions of a group to draw
+    groups:int=6, rows:int=16,  # groups of a step to draw; completions of a group to draw
     limit:int=2000,  # characters of a text to draw
 )->Html:             # a whole page without scripts or links to elsewhere
     "Dumps on one page: what they say, their steps, and groups by task with rewards and texts."

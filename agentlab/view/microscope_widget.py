@@ -26,8 +26,7 @@ def small_turns():  # pandas table, a row per turn: group, episode, t, state, se
     return pd.DataFrame(dict(group=0, episode=['a', 'a', 'b'], t=[0, 1, 0], state='hall', seat='player',
                              reward=[1., 0., .5]))
 
-def regroup(turns,  # table of turns
-    within=tuple(KEYS),  # what to keep apart: any of 'task', 'seat', 'state'
+def regroup(turns, within=tuple(KEYS),  # table of turns; what to keep apart: any of 'task', 'seat', 'state'
 ):                  # a new table, in which the columns of the others hold one value throughout
     "The table with fewer walls: without 'task' all episodes are of one task, without 'state' all turns in one state."
     unknown = [key for key in within if key not in KEYS]
@@ -35,8 +34,7 @@ def regroup(turns,  # table of turns
     return turns.assign(**{column: value for key, (column, value) in KEYS.items() if key not in within
                            and column in turns})
 
-def accepted(function,  # an estimator, or a partial of one
-    arguments:dict,     # name -> value
+def accepted(function, arguments:dict,  # an estimator, or a partial of one; name -> value
 )->dict:                # those that the function has by name
     "The arguments that this estimator knows. What a partial has fixed is not offered again."
     fixed = function.keywords if isinstance(function, partial) else {}
@@ -87,10 +85,8 @@ def advantages(turns,  # pandas table as for `Batch.from_turns`; `n_tokens` is i
     values = pd.DataFrame(columns, index=turns.index, columns=list(estimators), dtype=float)
     return values, pd.DataFrame(dict(estimator=list(problems), problem=list(problems.values())))
 
-def sweep(turns,      # table of turns
-    estimators:dict,  # name -> estimator
-    name:str,         # the argument to move
-    values,           # where to
+def sweep(turns, estimators:dict,  # table of turns; name -> estimator
+    name:str, values,  # the argument to move; where to
     arguments:dict|None=None,  # what stays
 ):                    # pandas table: estimator, turn (its row), value of the argument, advantage
     "The advantages at every position of one slider."
@@ -178,11 +174,9 @@ def _search(contrast, needs, seed, tries):
         raise ValueError(f'no table of the search could be read by both estimators; the last problem was: {problem}')
     return best
 
-def disagreement(first,  # an estimator
-    second,              # another
+def disagreement(first, second,  # an estimator; another
     seed:int=0,          # of the search; the same seed finds the same table
-    tries:int=120,       # most tables to draw
-    arguments:dict|None=None,  # goes to both, as in `advantages`
+    tries:int=120, arguments:dict|None=None,  # most tables to draw; goes to both, as in `advantages`
     least:float=.05,     # a sign counts from this share of the estimator's largest number on
 )->Case|None:            # None: they agree, up to a factor, on every table that was drawn
     "A small table on which two estimators disagree. ValueError if one cannot read the tables that are drawn."

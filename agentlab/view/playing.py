@@ -547,8 +547,7 @@ def recorded_env(episodes: list,  # of one game, one per seat
             return self.at(self.i + 1, next((e.error for e in episodes if e.error), None))
     return Recorded()
 
-def game_of(batch,  # Batch, such as a step of a run
-    episode: int,   # index of one of its episodes
+def game_of(batch, episode: int,  # Batch, such as a step of a run; index of one of its episodes
 )->list:  # the episodes of all seats of that game; texts are joined from their tokens, control tokens left out
     "A game out of a batch, whose texts were kept as tokens only."
     from agentlab.episodes import Episode, Turn

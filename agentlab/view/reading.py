@@ -140,8 +140,7 @@ def part_names()->dict:
 
 def thought()->int: return next(code for code, name in part_names().items() if name == 'thought')
 
-def laid_out(pieces: list,  # Piece of every token of a turn
-    controls: bool = False,  # draw control tokens too
+def laid_out(pieces: list, controls: bool = False,  # Piece of every token of a turn; draw control tokens too
     opened: bool = False,   # draw long thoughts token by token
 )->list:                    # Piece or Fold, in their order
     "What of a turn is drawn."

@@ -11,7 +11,6 @@ from io import BytesIO
 from pathlib import Path
 import numpy as np
 from ..metrics import panels
-from ..settings import moved
 from .reading import (PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown,
                                    read_pieces, stretches)
 from .web import Html, filled, safe, sheet, visible
@@ -27,8 +26,7 @@ __all__ = ['PRAISE', 'BLAME', 'CSS', 'SMALLEST', 'CHECKS', 'PAGE_CSS', 'BIG', 's
 # %% ../../nbs/view/00_run_report.ipynb #582
 PRAISE, BLAME = (67, 147, 195), (224, 130, 20)  # blue and orange of ColorBrewer's colour-blind-safe RdBu and PuOr
 
-def signed(value:float,  # any float
-    digits:int=2,  # decimals
+def signed(value:float, digits:int=2,  # any float; decimals
 )->str:            # '+0.93', '−0.40', '0', 'NaN': a true minus sign, and no sign on zero
     "A number with its sign, as it stands on a tile."
     if not math.isfinite(value): return 'NaN' if math.isnan(value) else '+∞' if value > 0 else '−∞'
@@ -36,8 +34,7 @@ def signed(value:float,  # any float
     text = f'{value:+.{digits}f}' if abs(value) >= .5*10**-digits else f'{value:+.0e}'
     return text.replace('-', '−')
 
-def tint(value:float,  # advantage
-    scale:float,       # advantage that gets the full colour, > 0
+def tint(value:float, scale:float,  # advantage; advantage that gets the full colour, > 0
 )->str:                # '#rrggbb'; zero and NaN are white
     "Colour of an advantage on a symmetric scale: white at zero, blue for praise, orange for blame."
     share = max(-1., min(1., value/scale)) if math.isfinite(scale) and scale > 0 and not math.isnan(value) else 0.
@@ -311,8 +308,7 @@ def _key(scale)->dict:
 def group_html(batch,     # Batch; token texts from batch.labels['token']
     advantage,            # (action tokens,) what an estimator gave for this batch
     group:int|None=None,  # key of the group; None takes the one that teaches most (see `pick_group`)
-    title:str|None=None,  # heading
-    estimator:str='',     # name of the estimator, for the line under the heading
+    title:str|None=None, estimator:str='',  # heading; name of the estimator, for the line under the heading
     limit:int=6000,       # tokens to draw over the whole group
     style:bool=True,      # bring the style sheet along; a page of several groups needs it once
     details:bool=True,    # draw the rollouts token by token below the grid
@@ -351,8 +347,7 @@ def browser()->str|None:
     names = 'chromium', 'chromium-browser', 'google-chrome', 'chrome', 'msedge'
     return next(filter(None, map(shutil.which, names)), None)
 
-def png(page:str,        # HTML: a fragment such as `group_html` gives, or a whole page
-    width:int=900,       # pixels
+def png(page:str, width:int=900,  # HTML: a fragment such as `group_html` gives, or a whole page; pixels
     scheme:str='light',  # 'light' or 'dark'
     scale:float=1.       # of the picture: .75 is three quarters as wide
 )->bytes:                # PNG
@@ -378,8 +373,7 @@ def png(page:str,        # HTML: a fragment such as `group_html` gives, or a who
         chromium(f'--window-size={width},{high}', f'--force-device-scale-factor={scale}', f'--screenshot={picture}')
         return picture.read_bytes()
 
-def photo(page:str,   # HTML
-    width:int=1000,   # pixels of the page
+def photo(page:str, width:int=1000,  # HTML; pixels of the page
     scale:float=.75,  # of the photograph
     high:int=None):   # pixels of the photograph, from above; None: all
     "What a cell shows: the page; where `make save` keeps outputs, a photograph, since GitHub shows HTML without style."
@@ -393,8 +387,7 @@ def photo(page:str,   # HTML
         shown = part.getvalue()
     return Image(shown)
 
-def ticks(low:float,  # smallest value to show
-    high:float,       # largest value to show
+def ticks(low:float, high:float,  # smallest value to show; largest value to show
     count:int=4,      # about how many steps
 )->list[float]:       # round values, the first <= low and the last >= high
     "Round axis values: steps of 1, 2 or 5 times a power of ten."
@@ -464,8 +457,7 @@ class Frame:
         return round(self.height - self.bottom
                      - (value - low)/((high - low) or 1)*(self.height - self.top - self.bottom), 1)
 
-def number(value:float,  # any float
-    digits:int=3,        # significant digits
+def number(value:float, digits:int=3,  # any float; significant digits
 )->str:
     "A number in a few characters, thousands as k and M."
     if value is None or not math.isfinite(value): return '–'
@@ -518,8 +510,7 @@ def framed(xs, yticks, size, log=False)->Frame:
     return Frame(ends, tuple(map(math.log10, high)) if log else high, *size, log=log)
 
 def titled(svg:str,  # a picture; other HTML stays as it is
-    title:str,       # what it shows
-    words:str,       # what there is to see in it
+    title:str, words:str,  # what it shows; what there is to see in it
 )->str:
     "An <svg> with a title and a description, for those who hear it."
     if not svg.startswith('<svg'): return svg
@@ -533,8 +524,7 @@ def _curve(frame, early, name, x, y)->dict:
     area = f'{_path(frame, x[known], y[known])}L{points[-1][0]},{floor}L{points[0][0]},{floor}Z'
     return dict(early=early, name=name, path=_path(frame, x, y), area=area, points=points)
 
-def heat_svg(columns,  # (n,) what a column is: steps
-    matrix,            # (n, turns) values, NaN where there is none
+def heat_svg(columns, matrix,  # (n,) what a column is: steps; (n, turns) values, NaN where there is none
     label:str,         # what the picture shows, for a reader who cannot see it
     width:int=1040, height:int=200)->str:  # an <svg>; the darker the cell the larger the value
     "A table of numbers as shades of one colour, from zero to the largest, every cell's value under the pointer."
@@ -658,11 +648,6 @@ def report_panels()->dict:
     found = {name: panel for name, panel in declared_panels().items() if not panel.table_of}
     return {name: found[name] for name in sorted(found, key=lambda name: name != 'success')}
 
-def _logged()->tuple: return tuple(name for name, panel in report_panels().items() if panel.log)
-
-__getattr__ = moved(__name__, SPIKE='agentlab.metrics:SPIKE',
-                    PANELS=('agentlab.view.run_report:report_panels', report_panels),
-                    LOG=('agentlab.view.run_report:report_panels', _logged))
 
 def definition(name:str,  # metric
     definitions:dict|None,  # name -> (what it is, estimator, unit); None takes the trainer's table
@@ -674,8 +659,7 @@ def definition(name:str,  # metric
     return ' · '.join(str(part) for part in ((entry,) if isinstance(entry, str) else entry[:3])
                       if part not in ('', '-', None))
 
-def wilson(wins:float,  # successes
-    n:int,              # trials, > 0
+def wilson(wins:float, n:int,  # successes; trials, > 0
     z:float=1.96,       # normal quantile of the interval
 )->tuple:               # (low, high), inside [0, 1]
     "Wilson's interval of a proportion (1927): sensible at 0 and n, where the normal one has no width."
@@ -901,8 +885,7 @@ def row_findings(rows:list,  # row log
                     'the policy that is trained is not the one that played',
                     int((gaps > .5).sum()) if np.isfinite(gaps).any() else None, int(np.isfinite(gaps).sum()))]
 
-def document(title:str,  # for the browser's tab
-    body:str,  # HTML, put in as it is
+def document(title:str, body:str,  # for the browser's tab; HTML, put in as it is
 )->Html:       # a whole page
     "A page that carries everything it needs and forbids the browser to fetch or run anything."
     return filled('page', title=title, css=Html(CSS + PAGE_CSS), body=Html(body))
@@ -921,8 +904,7 @@ def _checked(findings)->list:
         lines.append(dict(name=f.name, state=state, mark=mark, text=text))
     return lines
 
-def readable(run,  # agentlab.train.Run
-    steps: list,   # whose episodes are asked for
+def readable(run, steps: list,  # agentlab.train.Run; whose episodes are asked for
 )->tuple:          # [(step, Batch)] of those that can be read, steps of the others
     "Episodes of a run folder; a damaged file costs its own step."
     found, damaged = [], []
@@ -931,8 +913,7 @@ def readable(run,  # agentlab.train.Run
         except ValueError: damaged.append(step)
     return found, damaged
 
-def first_whole(load,  # step -> Batch
-    steps,             # in the order in which they are tried
+def first_whole(load, steps,  # step -> Batch; in the order in which they are tried
 )->int:                # the first that can be loaded
     "A damaged file does not keep the others from being looked at. Raises the first ValueError where all are damaged."
     error = None

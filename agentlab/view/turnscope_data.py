@@ -103,8 +103,7 @@ class Grouped(Columns):
         turns = self.members(self.group[self.episode[turn]]).turns
         return turns[self.state[turns] == self.state[turn]] if self.state is not None else turns[turns == turn]
 
-def pieces(text:str,   # anything a model or an environment wrote
-    limit:int=400,     # characters to keep
+def pieces(text:str, limit:int=400,  # anything a model or an environment wrote; characters to keep
     lines:bool=False,  # keep line breaks as line breaks
 )->list:               # [kind, text]: 't' plain, 'e' a symbol or escape in place of a character, 'c' how much was cut
     "Text for a browser that only makes text nodes. Joined, the pieces say what `safe` says."
@@ -201,8 +200,7 @@ def _quantity(played, mode, at, advantage=None)->np.ndarray:
     d = logp('ref_logp') - logp('old_logp' if 'old_logp' in played.batch.tokens else 'sampler_logp')
     return np.expm1(d) - d
 
-def clipped(ratio,  # (tokens,) new over old probability
-    advantage,      # (tokens,)
+def clipped(ratio, advantage,  # (tokens,) new over old probability; (tokens,)
     eps:float,      # half width of the clip range
 )->np.ndarray:      # (tokens,) bool
     "Tokens whose gradient the clip stops: praised and already beyond 1 + eps, or blamed and below 1 - eps."
@@ -245,8 +243,7 @@ def findings(played:Played)->list:  # (Finding, turns where it is), in the order
     what = DECISIVE, 'lost episodes with a turn whose repair wins', 'read what was said there'
     return found + [(Finding(*what, len(at), lost, grave=False), at)]
 
-def retokenised(played:Played, key:int,  # group
-    encode,  # text -> ids, as the policy's tokenizer does it
+def retokenised(played:Played, key:int, encode,  # group; text -> ids, as the policy's tokenizer does it
 )->tuple:    # turns whose action is tokenised otherwise than it was sampled, number of turns looked at
     """Compare the sampled ids of every action with the ids of its text. The commonest last token, if `encode` does
     not make it from its own text, is the mark that ends a turn, and is left out."""

@@ -6,7 +6,6 @@
 from __future__ import annotations
 import math
 import numpy as np
-from ..settings import moved
 from .reading import FOLD, QUIET, Fold, laid_out, part_names, segments, thought
 from .run_report import (_rectangle, _turns, column, declared_panels, evenly, fate, number, signed,
                                       steps_of, thin, visible)
@@ -270,9 +269,6 @@ def strip_panels()->dict:
     return {name: panel._replace(heading=f'{panel.heading}, {panel.unit}') if panel.table_of else panel
             for name, panel in found.items()}
 
-def _strip()->tuple: return tuple((name, panel.heading) for name, panel in strip_panels().items())
-
-__getattr__ = moved(__name__, STRIP=('agentlab.view.turnscope_layout:strip_panels', _strip))
 
 def _line_path(x, y, low, high)->list:
     "Points of a curve in a box of 1000 by 100, y downward; one list per stretch without a gap."

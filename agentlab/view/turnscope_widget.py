@@ -104,10 +104,8 @@ def turnscope(source,     # run folder, Run, what view.open gave, a Batch, or a 
     "A run at four depths: strip, group grid, conversation, tokens."
     return TurnScope(source, estimators, first, step, encode, clip)
 
-def turnscope_html(source,  # as for `turnscope`
-    estimators:dict|None=None,  # name -> estimator
-    first:str|None=None,    # estimator to show
-    second:str|None=None,   # estimator to pin beside it
+def turnscope_html(source, estimators:dict|None=None,  # as for `turnscope`; name -> estimator
+    first:str|None=None, second:str|None=None,  # estimator to show; estimator to pin beside it
     step:int|None=None,     # step; None: the last that was saved
     beside:int|None=None,   # another step that holds the same task
     limit:int=1500,         # tokens of a group that are drawn
@@ -120,10 +118,8 @@ def turnscope_html(source,  # as for `turnscope`
     return scope.static(limit)
 
 def before_after(policies:dict,  # step -> policy, two or more; the last one scores the tokens of all
-    env,               # environment, or a function that makes one
-    seeds=(0,),        # a task for each
-    group_size:int=4,  # episodes of each policy at each task
-    rollout=None,      # None: `agentlab.rollout.play`
+    env, seeds=(0,),  # environment, or a function that makes one; a task for each
+    group_size:int=4, rollout=None,  # episodes of each policy at each task; None: `agentlab.rollout.play`
     **how,             # further arguments of the rollout, such as tasks, seed or max_tokens
 )->list:  # (step, Batch) for `turnscope`; tokens have old_logp (the policy that said them) and new_logp (the last)
     "The same tasks at several checkpoints. Raises ValueError for fewer than two policies."

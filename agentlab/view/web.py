@@ -34,8 +34,7 @@ def visible(text:str,  # anything a model or an environment wrote
     "The text with control characters as symbols and invisible characters as escapes. Not yet escaped for HTML."
     return ''.join(char if lines and char == '\n' else _symbol(char) or char for char in text)
 
-def clip(text:str,      # any text
-    limit:int=160,      # characters to keep
+def clip(text:str, limit:int=160,  # any text; characters to keep
 )->tuple[str,int,str]:  # head, number of characters left out, tail
     "Two thirds of the limit from the start, the rest from the end, and how much is missing between them."
     if limit < 3: raise ValueError(f'limit={limit}: keep at least 3 characters')
@@ -43,8 +42,7 @@ def clip(text:str,      # any text
     head, tail = limit - limit//3, limit//3
     return text[:head], len(text) - head - tail, text[-tail:]
 
-def safe(text:str,     # anything a model or an environment wrote
-    limit:int=160,     # characters to keep
+def safe(text:str, limit:int=160,  # anything a model or an environment wrote; characters to keep
     lines:bool=False,  # keep line breaks as line breaks
 )->str:                # HTML that shows exactly this text, isolated from the direction of its surroundings
     "Text as HTML: escaped, made visible, cut with a note. Our word for a character differs from typed letters."
@@ -55,8 +53,7 @@ def safe(text:str,     # anything a model or an environment wrote
     note = f'<em class="al-cut">{cut:,} characters cut</em><bdi>{show(tail)}</bdi>' if cut else ''
     return f'<bdi>{show(head)}</bdi>{note}'
 
-def attribute(text:str,  # anything a model or an environment wrote
-    limit:int=80,  # characters to keep
+def attribute(text:str, limit:int=80,  # anything a model or an environment wrote; characters to keep
 )->str:            # for use between the quotes of an HTML attribute
     "Text for an attribute: visible, escaped with its quotes, cut with a note."
     head, cut, tail = clip(text, limit)
@@ -110,8 +107,7 @@ def filled(name:str,  # template of agentlab/view/templates, without its ending
     "A template with its places filled in. A place that nobody filled raises jinja2.UndefinedError."
     return Html(_pages().get_template(f'{name}.html').render(values))
 
-def lab_packages(what:str,  # who needs them
-    instead:str,            # a call that does without
+def lab_packages(what:str, instead:str,  # who needs them; a call that does without
     *names,                 # of packages
 )->list:                    # the packages
     "Packages of the extra `lab`. Raises ImportError that names the one that is missing, and what to do."
@@ -136,8 +132,7 @@ class Computed(Shown):
             self.message = ''
         except ValueError as e: self.message = f'Not redrawn: {e}'
         if 'widget' in vars(self): self._show()
-    def hear(self, control,  # of ipywidgets
-        act,  # called with its new value, before the view is drawn
+    def hear(self, control, act,  # of ipywidgets; called with its new value, before the view is drawn
     ):        # the control
         "Let somebody move a control."
         def changed(change):
