@@ -118,11 +118,9 @@ def test_what_hangs_is_dropped_and_replaced():
     assert taken == 16 and free.given == 16 + 1 + len(free.open)
 
 
-class Broken(Player):
-    def current(self): raise ZeroDivisionError('a fault of the rollout')
-
-
 def test_a_fault_of_a_player_is_the_runs(tmp_path):
+    class Broken(Player):
+        def current(self): raise ZeroDivisionError('a fault of the rollout')
     class Link(Here):
         def make(self, lane): return Broken(self.policy, KeyDoor(), play)
     def players(policy, env, rollout, free):
@@ -157,6 +155,11 @@ def test_an_engine_of_one_set_of_weights_is_refused(tmp_path):
     policy = start()
     policy.samples_by = type('Engine', (), dict(sync=lambda self, policy: policy.sampler))()
     with pytest.raises(ValueError, match='an engine that knows one set of weights'): trained(tmp_path, policy=policy)
+
+
+def test_another_loop_refuses_it():
+    trl = pytest.importorskip('agentlab.interop.trl')
+    with pytest.raises(ValueError, match='TRL waits for its games'): trl.Guest(start(), KeyDoor(), made())
 
 
 @pytest.mark.parametrize('call, says', [

@@ -8,7 +8,8 @@ import pytest
 from agentlab.metrics import SPIKE
 from agentlab.train.runs import Run
 from agentlab.view import report
-from agentlab.view.dashboard import PANES, PARTS, TURNS, Dashboard, Overlay, Plots, dashboard_html
+from agentlab.view.dashboard import PARTS, TURNS, Dashboard, Overlay, Plots, dashboard_html
+from agentlab.view.dashboard import panes as declared
 from agentlab.view.run_report import SMALLEST, curve_svg, powers
 from view_data import HOSTILE, write_run
 
@@ -101,7 +102,7 @@ def test_a_log_that_grows_is_what_it_would_be_at_once(block):
     "Row by row, in blocks or whole: the same parts."
     rows = [dict(step=i, reward=math.sin(i/9), grad_norm=None if i % 50 else 1., entropy_by_turn=[.1, i/1000])
             for i in range(700)]
-    growing, whole = Plots(PANES), Plots(PANES)
+    growing, whole = Plots(declared()), Plots(declared())
     for end in range(0, 700 + block, block): growing.renew(0, rows[:end], 0)
     whole.renew(0, rows, 0)
     assert growing.parts == whole.parts and len(whole.line('reward')) > 150
@@ -109,7 +110,7 @@ def test_a_log_that_grows_is_what_it_would_be_at_once(block):
 def test_a_log_that_was_cut_is_made_again():
     "As long as before, and other rows: none of the old parts stays."
     old, new = ([dict(step=i, reward=x) for i in range(200)] for x in (1., 2.))
-    plots = Plots(PANES)
+    plots = Plots(declared())
     plots.renew(0, old, 0)
     plots.renew(0, new, 1)
     assert {y for _, y in plots.line('reward')} == {2.}

@@ -175,7 +175,7 @@ def test_report_is_self_contained(tmp_path):
 
 def test_report_uses_the_trainers_definitions(tmp_path):
     """Without a table of its own the page shows the one of the trainer."""
-    from agentlab.train.runs import METRICS
+    from agentlab.metrics import METRICS
     text = ''.join(Reader(report(write_run(tmp_path/'run')).read_text(encoding='utf-8')).text)
     for name in ('success', 'entropy', 'dead_groups', 'grad_norm'): assert METRICS[name][0] in text
 

@@ -244,6 +244,7 @@ def check_model(policy, args):  # trl.GRPOConfig
 class Guest(Training):
     "What agentlab's trainer keeps, inside somebody else's loop."
     def __init__(self, policy, env, recipe: Recipe):
+        if recipe.ahead: raise ValueError(f'ahead={recipe.ahead}: TRL waits for its games. Leave `ahead` out')
         self.policy, self.env, self.recipe, self.planned = policy, env, recipe, recipe
         self.accelerator = self.run = self.critic = None
         policy.precision = recipe.precision

@@ -38,6 +38,7 @@ from .runs import (Run, alone, load_checkpoint, moments, open_run, restore_momen
 
 class Training:
     "A policy being trained by a recipe: accelerator, optimiser, reference."
+    ahead = None  # who plays ahead, while somebody does
     def __init__(self, policy, env, recipe: Recipe, should_stop=None):
         if recipe.precision == 'bf16': check_bf16(policy.device)
         check_suits(policy, env, recipe)
@@ -58,7 +59,7 @@ class Training:
         made = ((name, getattr(recipe, name)) for name in ('critic', 'memory', 'replay'))
         self.critic, self.memory, self.replay = (make(self.policy, derive(recipe.seed, name)) if make else None
                                                  for name, make in made)
-        self.planned, self.ahead = recipe, None
+        self.planned = recipe
     def begin(self, step: int):
         "The recipe of this step: the run's, with what its schedule and its memory change."
         changes = self.planned.schedule(step) if self.planned.schedule else {}
