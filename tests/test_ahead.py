@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -173,13 +174,15 @@ def test_bad_numbers(call, says):
 
 def test_close_ends_a_game_that_goes_on():
     policy, env = start(), KeyDoor()
-    link = Here(policy, env, play, False, 1)
+    link, before = Here(policy, env, play, False, 1), set(threading.enumerate())
     crew = Crew(link)
     crew.know(0, weights(policy))
     crew.give(Ticket(0, 0, ([0], dict(groups=[0], group_size=8, max_turns=10**6, max_tokens=8, seed=0))))
     while not link.made: time.sleep(.01)
     crew.close()
-    assert all(player.over for player in link.made)
+    until = time.monotonic() + 60
+    while lanes := set(threading.enumerate()) - before: assert time.monotonic() < until, lanes
+    assert crew.done.empty() and all(player.over for player in link.made)
 
 
 CHILD = """if True:

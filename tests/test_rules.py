@@ -91,7 +91,7 @@ def test_a_clone_goes_on_by_itself():
 @pytest.mark.parametrize('text, says', [
     ('', 'rules'), ('rule a trigger go check true enforce skip end', 'line 1'),
     ('rule @a trigger go check true enforce skip end\n\nnonsense', "line 3: 'nonsense' is no rule"),
-    ('rule @a trigger go check p(x) enforce skip end', 'could not convert'),
+    ('rule @a trigger go check p(x) enforce skip end', 'line 1, rule a: p(x) cannot be read (could not convert'),
     ('rule @a trigger go check true enforce skip end rule @a trigger take check true enforce skip end',
      'rule a: another rule has this name'),
     ('rule @a trigger go check !true enforce skip end', 'it checks `false`'),
@@ -99,7 +99,8 @@ def test_a_clone_goes_on_by_itself():
      'rule b: a comes first'),
     ('rule @a trigger go check true enforce llm_self_reflect end', 'give read_rules(person=...)'),
     ('rule @a trigger go check true enforce invoke_action(go, {"where": "east"}) end', 'in a circle'),
-    ('rule @a trigger go check true enforce invoke_action(go, {where}) end', 'Expecting'),
+    ('rule @a trigger go check true enforce invoke_action(go, {where}) end',
+     'line 1, rule a: {where} cannot be read (Expecting'),
 ])
 def test_what_cannot_be_meant_is_refused(text, says):
     with pytest.raises(ValueError) as error: read_rules(text, dict(p=lambda *read: True, q=lambda *read: True))

@@ -16,10 +16,11 @@ import sys
 import time
 from argparse import ArgumentParser
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from agentlab.env import Wrapper, load_env
+from agentlab.episodes import derive
 from claims import record_of
 from notebooks import ROOT
 
@@ -31,38 +32,27 @@ SIZES = dict(steps=20, groups=4, group_size=8, test_tasks=0)
 KILLS = 30
 
 
-@dataclass
-class Slow:
+class Slow(Wrapper):
     "A house whose door answers when it likes: so many ms in the median, log-normal, drawn from the game's seed."
-    wait: float
-    spread: float = 1.
-    name = 'slow house'
-    def __post_init__(self):
-        from agentlab.env import load_env
-        self.env = load_env('keydoor')
-        self.seats = self.env.seats
-    def __getattr__(self, name):
-        if name.startswith('_') or name == 'env': raise AttributeError(name)
-        return getattr(self.env, name)
+    def __init__(self, wait: float, spread: float = 1.):
+        super().__init__(load_env('keydoor'))
+        self.wait, self.spread = wait, spread
     def reset(self, seed, task=None):
-        from agentlab.episodes import derive
         self.draw = random.Random(derive(seed, 'wait'))
         return self.env.reset(seed, task)
     def step(self, action):
         time.sleep(self.wait/1000*self.draw.lognormvariate(0., self.spread))
         return self.env.step(action)
-    def clone(self): return Slow(self.wait, self.spread)
 
 
-def trained(env, ahead, players, seed: int, out, recipe='grpo', resume=False, **changes):
+def trained(env, ahead, players, seed: int, out, resume=False, on_row=None, **changes):
     "A run from the usual start: the run, the policy, and the seconds that it took."
-    from agentlab.env import load_env
     from agentlab.policy import tiny_policy
     from agentlab.train import load_recipe, train
     policy = tiny_policy(load_env('keydoor'), progress=False)
-    made = load_recipe(recipe, seed=seed, ahead=ahead, **SIZES | changes)
+    made = load_recipe('grpo', seed=seed, ahead=ahead, **SIZES | changes)
     start = time.monotonic()
-    run = train(policy, env, made, out, players=players, resume=resume, progress=False)
+    run = train(policy, env, made, out, players=players, resume=resume, on_row=on_row, progress=False)
     return run, policy, time.monotonic() - start
 
 
@@ -70,18 +60,25 @@ def clocked(wait: int, arm: str, seed: int) -> dict:
     "Seconds of twenty updates and success after them; the synchronous trainer waits for all its games at once."
     from functools import partial
 
-    from agentlab.env import load_env
     from agentlab.rollout import Ahead, here, play
-    from agentlab.train import evaluate
     how, many = CLOCKED[arm], dict(rollout=partial(play, workers=SIZES['groups']*SIZES['group_size']))
     with TemporaryDirectory() as out:
         run, policy, seconds = trained(Slow(wait), Ahead(*how) if how else None, here(LANES) if how else None, seed,
                                        out, **many)
         rows = run.rows()
-    return dict(success=evaluate(policy, load_env('keydoor'), 200, greedy=False, seed=seed, max_tokens=8),
+    return dict(success=held_out(policy, seed),
                 seconds=round(seconds, 2), dropped=sum(row.get('dropped') or 0 for row in rows),
                 episodes=sum(row['episodes'] for row in rows),
-                lag=None if how is None else round(sum(row['lag'] for row in rows)/len(rows), 3))
+                lag=None if how is None else mean_lag(rows))
+
+
+def held_out(policy, seed: int) -> float:
+    "Share of 200 held-out houses that are solved, sampled as in training."
+    from agentlab.train import evaluate
+    return evaluate(policy, load_env('keydoor'), 200, greedy=False, seed=seed, max_tokens=8)
+
+
+def mean_lag(rows: list[dict]) -> float: return round(sum(row['lag'] for row in rows)/len(rows), 3)
 
 
 def losses():
@@ -93,14 +90,12 @@ def losses():
 
 
 def lagged(lag: int, loss: str, seed: int) -> dict:
-    "Success at equal episodes."
-    from agentlab.env import load_env
+    "Success at equal episodes, and how far the weights that played were behind."
     from agentlab.rollout import Ahead
-    from agentlab.train import evaluate
-    env = load_env('keydoor')
     with TemporaryDirectory() as out:
-        run, policy, _ = trained(env, Ahead(lag), None, seed, out, **losses()[loss])
-    return dict(success=evaluate(policy, env, 200, greedy=False, seed=seed, max_tokens=8))
+        run, policy, _ = trained(load_env('keydoor'), Ahead(lag), None, seed, out, **losses()[loss])
+        rows = run.rows()
+    return dict(success=held_out(policy, seed), lag=mean_lag(rows))
 
 
 def scaled(actors: int, wait: int) -> dict:
@@ -108,12 +103,8 @@ def scaled(actors: int, wait: int) -> dict:
     from agentlab.rollout import Ahead, on_actors
     stamps = []
     with TemporaryDirectory() as out:
-        from agentlab.env import load_env
-        from agentlab.policy import tiny_policy
-        from agentlab.train import load_recipe, train
-        made = load_recipe('grpo', ahead=Ahead(4), rollout_args=dict(workers=8), **SIZES | dict(steps=12))
-        train(tiny_policy(load_env('keydoor'), progress=False), Slow(wait), made, out, players=on_actors(actors, 1),
-              on_row=lambda row: stamps.append(time.monotonic()), progress=False)
+        trained(Slow(wait), Ahead(4), on_actors(actors, 1), 0, out, on_row=lambda row: stamps.append(time.monotonic()),
+                rollout_args=dict(workers=8), steps=12)
     spent = stamps[-4] - stamps[1]  # the ends apart: the first wait for workers, the last for nobody
     return dict(per_second=round((len(stamps) - 5)*SIZES['groups']*SIZES['group_size']/spent, 2))
 

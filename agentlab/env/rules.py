@@ -6,9 +6,11 @@
 from __future__ import annotations
 import json, re
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from .protocol import Step, check_whole, tidy
+from .toolbox import _json
 from .wrappers import Wrapper, with_columns
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ def _circle(rule: Rule, rules)->str:
 __all__ = ['ENFORCED', 'Rule', 'go_on', 'skip', 'stop', 'instead', 'asked', 'reflect', 'check_rules', 'Guarded', 'read_rules']
 
 # %% ../../nbs/env/38_rules.ipynb #104
+def _written(calls: list)->list: return [(name, f'{name} {_json(given)}') for name, given, *_ in calls]
+
 class Guarded(Wrapper):
     "An environment, or a Toolbox, whose actions rules look at; the first rule that answers decides."
     def __init__(self, env, rules,  # in the order in which they are asked; of `read_rules`, or of yours
@@ -97,17 +101,16 @@ class Guarded(Wrapper):
     def told(self, text: str, done: bool = False)->Step:
         "An answer of the guard: the world stands still, and its state is as it was."
         last, kept = self.last, {k: v for k, v in self.last.info.items() if k not in ('columns', 'invalid')}
-        self.env.close() if done else None
+        if done: self.env.close()
         return Step(last.seat, text, {}, done, kept | (dict(success=False) if done else {}))
     def step(self, action): return self._looked(self._calls(action), tidy(action), partial(self.env.step, action))
     def call_tools(self, calls: list):
-        text = '; '.join(f'{name} {json.dumps(given, sort_keys=True, default=str)}' for name, given, *_ in calls)
-        return self._looked([(name, text) for name, *_ in calls], text, partial(self.env.call_tools, calls))
+        said = _written(calls)
+        return self._looked(said, '; '.join(text for _, text in said), partial(self.env.call_tools, calls))
     def call_tool(self, name: str, arguments: dict): return self.call_tools([(name, arguments)])
     def _calls(self, action: str)->list:
         "(tool, text) of every call that an action makes; of an environment without tools the first word is the tool."
-        if hasattr(self.env, 'call_tools') and (calls := self.env.read(action)):
-            return [(name, f'{name} {json.dumps(given, sort_keys=True, default=str)}') for name, given, *_ in calls]
+        if hasattr(self.env, 'call_tools') and (calls := self.env.read(action)): return _written(calls)
         text = tidy(action)
         return [(text.partition(' ')[0], text)]
     def _looked(self, calls: list, action: str, carry_out: Callable)->Step:
@@ -150,18 +153,27 @@ def _nothing(text: str, begin: int, end: int):
     if left: raise ValueError(f'line {_line(text, text.index(left, begin))}: {left.splitlines()[0][:60]!r} is no rule. '
                               f'Write: rule @NAME trigger EVENT check PREDICATE ... enforce ACTION end')
 
+@contextmanager
+def _named(where: str, text: str):
+    "What cannot be read says where it stands."
+    try: yield
+    except ValueError as error:
+        raise ValueError(f'{where}: {text} cannot be read ({error}). Write name(number), {{"name": value}}') from None
+
 def _predicate(where: str, check: str, known: dict)->Callable:
     bare = check.lstrip('!')
     name, _, number = bare.rstrip(')').partition('(')
     given = known | dict(true=lambda *read: True, false=lambda *read: False)
     if name not in given:
         raise ValueError(f'{where}: predicate {name!r} is unknown. Known: {", ".join(sorted(given))}')
-    test = partial(given[name], float(number)) if number else given[name]
+    with _named(where, check): test = partial(given[name], float(number)) if number else given[name]
     return (lambda *read: not test(*read)) if (len(check) - len(bare)) % 2 else test
 
 def _enforced(where: str, text: str, person, critic)->Callable:
     found = re.fullmatch(r'invoke_action\(\s*(\w+)\s*,\s*(\{.*\})\s*\)', text, re.DOTALL)
-    if found: return partial(instead, other=' '.join([found[1], *map(str, json.loads(found[2]).values())]))
+    if found:
+        with _named(where, found[2]): arguments = json.loads(found[2])
+        return partial(instead, other=' '.join([found[1], *map(str, arguments.values())]))
     given = ENFORCED | dict(user_inspection=person and partial(asked, person=person),
                             llm_self_reflect=critic and partial(reflect, critic=critic))
     names = text.split()

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 import torch
 from torch import Tensor
+from ..env.protocol import check_whole
 from ..metrics import metric
 
 @dataclass(frozen=True)
@@ -18,9 +19,7 @@ class Ahead:
     "How far playing may run ahead of learning. A field of the recipe: what is learned depends on it."
     lag: int = 1        # updates between the weights that play a group and those that learn from it, at most
     free: bool = False  # True: the newest weights, and whoever is done first; no run is like another
-    def __post_init__(self):
-        if isinstance(self.lag, bool) or not isinstance(self.lag, int) or not 0 <= self.lag <= 1000:
-            raise ValueError(f'lag={self.lag!r}: give the updates that play may run ahead, a whole number 0 to 1000')
+    def __post_init__(self): check_whole(0, 1000, lag=self.lag)
 
 @dataclass(frozen=True)
 class Ticket:
@@ -56,7 +55,8 @@ class Fixed:
             for i, call in enumerate(calls):
                 self.crew.give(Ticket(update*len(calls) + i, max(0, update - self.lag), call))
             self.given = update + 1
-        numbers = [step*len(self.calls(step)) + i for i in range(len(self.calls(step)))]
+        count = len(self.calls(step))
+        numbers = range(step*count, (step + 1)*count)
         while not self.ready.keys() >= set(numbers):
             ticket, episodes = self.crew.take()
             self.ready[ticket.number] = episodes
@@ -165,13 +165,14 @@ class OnRay:
         self._open.enter_context(on_ray(address=address))
         import ray
         self.ray, self.lanes, self.patience, self.lock, self.now = ray, lanes*actors, patience, Lock(), None
-        self.over = False
+        self.free, self.over = free, False
         packed, paths = ray.cloudpickle.dumps((policy, env, rollout)), [os.path.abspath(path) for path in sys.path]
         remote = ray.remote(num_cpus=0, max_concurrency=lanes + 1, max_restarts=0)(Actor)
         self._make = lambda: remote.remote(packed, paths, free, lanes)
         self.actors = [self._make() for _ in range(actors)]
     def put(self, weights: dict): return self.ray.put(weights)
     def publish(self, version: int, weights):
+        if not self.free: return  # a ticket brings its weights
         self.now = version, weights
         for actor in self.actors: actor.publish.remote(*self.now)
     def make(self, lane: int): return Far(self, lane % len(self.actors))
@@ -201,7 +202,7 @@ class Far:
 
 def here(lanes: int = 1)->partial:  # groups that are played at once
     "For `players` of `train`: play in threads of this process."
-    _check_count('lanes', lanes)
+    check_whole(1, 4096, lanes=lanes)
     return partial(Here, lanes=lanes)
 
 def on_actors(actors: int = 2, lanes: int = 2,  # processes; groups that each of them plays at once
@@ -209,14 +210,9 @@ def on_actors(actors: int = 2, lanes: int = 2,  # processes; groups that each of
     address: str = '',  # a running Ray cluster, as 'auto' or 'ray://host:10001'; '': start one here
 )->partial:
     "For `players` of `train`: play in processes of Ray."
-    _check_count('actors', actors)
-    _check_count('lanes', lanes)
+    check_whole(1, 4096, actors=actors, lanes=lanes)
     if not patience > 0: raise ValueError(f'patience={patience}: give seconds above 0')
     return partial(OnRay, lanes=lanes, actors=actors, patience=patience, address=address)
-
-def _check_count(name: str, value):
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 4096:
-        raise ValueError(f'{name}={value!r}: give a whole number 1 to 4096')
 
 class Crew:
     "A thread for every lane: takes the next ticket, has it played, looks at what comes back."

@@ -23,17 +23,16 @@ def rules(arm):
 
 def row(arm, seed):
     "One run behind the rules of an arm; held-out games behind the same rules."
-    from tempfile import TemporaryDirectory
-
     from _fence import Shortcut
+    from _runs import learned
     from agentlab.env.rules import Guarded
     from agentlab.episodes import derive
     from agentlab.policy import tiny_policy
     from agentlab.rollout import play
-    from agentlab.train import load_recipe, train
+    from agentlab.train import load_recipe
     policy, env = tiny_policy(Shortcut(), progress=False), Guarded(Shortcut(), rules(arm))
     made = load_recipe('grpo', seed=seed, steps=30, test_tasks=0)
-    with TemporaryDirectory() as out: rows = train(policy, env, made, out, progress=False).rows()
+    rows = learned(policy, env, made)
     env.split = 'test'
     games = play(policy, env, [derive(seed, 'fence', task) for task in range(200)], max_tokens=8, seed=seed)
     return measured(games) | dict(trained=round(rows[-1]['success'], 4))
