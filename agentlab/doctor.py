@@ -36,7 +36,6 @@ class Finding(NamedTuple):
     requirement: object  # packaging's Requirement
     state: str           # 'ok', 'missing' or 'outside' its bounds
     version: str         # '' where it is missing
-
     def __str__(self):
         bounds = f' ({self.requirement.specifier})' if str(self.requirement.specifier) else ''
         return f'{self.requirement.name}{" " if self.version else ""}{self.version}{bounds}'

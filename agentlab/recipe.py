@@ -107,7 +107,6 @@ class Recipe:
     optimisation: Optimisation = Optimisation()
     compute: Compute = field(default_factory=Compute)
     keeping: Keeping = Keeping()
-
     def __init__(self, name: str, paper: str, credit: Callable, **fields):
         given = dict(name=name, paper=paper, credit=credit) | fields
         unknown = sorted(given.keys() - set(field_names()) - GROUPS.keys())

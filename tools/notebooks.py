@@ -48,7 +48,7 @@ def reads(path: Path) -> bool:
     return '"#| lm' in (ROOT/path).read_text(encoding='utf-8')
 
 
-SHORT = 120  # characters of a line in the file of a notebook, unless a line of the source is longer
+SHORT = 200  # characters of a line in the file of a notebook, unless a line of the source is longer
 ID_LENGTH = 3  # of the names of cells, which are apart within a notebook
 PLOTLY = 'application/vnd.plotly.v1+json'
 NAMED = re.compile(r'<[\w.]+( object)?>|Html of [\d,]+ characters')  # plain text that names what stands beside it

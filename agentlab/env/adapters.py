@@ -26,7 +26,6 @@ class Lent:
     "The global generators of `random` and numpy, lent to foreign code for the time of a call."
     def __init__(self, seed:int):  # where its sequence begins
         self.seed, self.held = check_seed(seed), None
-
     @contextmanager
     def out(self):
         "Inside, the global generators are this episode's; outside they are as they were."
@@ -66,7 +65,6 @@ class Guided:
     _guide = None  # given by the caller
     @property
     def guide(self)->str: return self.told_here() if self._guide is None else self._guide
-
     def told_here(self)->str:
         "A guide made of what is known."
         return f'{self.name}: read what it says. {self.grammar}'
@@ -75,17 +73,13 @@ class Borrowed(Guided, TextEnv):
     "Single-seat base of the adapters: foreign code runs with the generators that are lent to it."
     lent = None
     deadline = False  # a horizon that we set is a budget: the foreign world would have gone on
-
     def reset(self, seed, task=None):
         self.lent = Lent(seed)
         with self.lent.out(): return super().reset(seed, task)
-
     def step(self, action):
         with (self.lent or Lent(0)).out(): return super().step(action)
-
     def close(self):
         if hasattr(getattr(self, 'inner', None), 'close'): self.inner.close()
-
     def clone(self):
         try: return copy.deepcopy(self)
         except Exception as error:
@@ -152,7 +146,6 @@ def ended_well(reward:float, terminated:bool, info:dict)->bool:
 class Gymnasium(Borrowed):
     "A Gymnasium environment in words."
     name = 'gymnasium'
-
     def __init__(self, inner, words, text, success, penalty, horizon, guide):
         if not hasattr(inner.action_space, 'n'):
             raise ValueError(f'from_gymnasium needs discrete actions, got {inner.action_space}; wrap the environment '
@@ -167,20 +160,16 @@ class Gymnasium(Borrowed):
         self.name = getattr(getattr(inner, 'spec', None), 'id', None) or type(inner).__name__
         means = {} if words is not None else documented(world)
         self.means = {word: means[i][1] for i, word in enumerate(self.words) if means.get(i, ('', ''))[1]}
-
     @property
     def grammar(self)->str: return f'Write one action in every turn and nothing else: {listed(self.words, 20)}.'
-
     def told_here(self)->str:
         "Its documentation: what it is, what an action does where that is not its name."
         about = f"This is {self.name}. {described(getattr(self.inner, 'unwrapped', self.inner))}".strip()
         does = '; '.join(f'{word}: {means}' for word, means in self.means.items())
         return guide_text(f'{about} {does}.' if does else about, self.grammar, self.words[0])
-
     def start(self, seed, task=None):
         self.seen, self.known = self.inner.reset(seed=seed, options=task)
         return self.text(self.seen, self.inner)
-
     def turn(self, action):
         action = tidy(action)
         if action not in (self.words if self.known.get('action_mask') is None else self.legal()):
@@ -192,13 +181,11 @@ class Gymnasium(Borrowed):
         info = dict(success=bool(self.won(float(reward), terminated, self.known)))
         if truncated: info['truncated'] = True
         return self.text(self.seen, self.inner), float(reward), bool(terminated or truncated), info
-
     def legal(self)->list:
         "Words that can be played; without a mask all of them but those whose documentation says 'Unused'."
         mask = self.known.get('action_mask')
         if mask is None: return [word for word in self.words if self.means.get(word) != 'Unused']
         return [word for word, allowed in zip(self.words, mask) if allowed]
-
     def facts(self): return dict(legal=[] if self.over else self.legal(), state=plain(self.seen))
 
 def from_gymnasium(env,  # a Gymnasium environment with discrete actions, or its id
@@ -249,16 +236,13 @@ class TextArena(Guided, Env):
     "A TextArena game."
     name, over, lent, game, opening = 'textarena', True, None, None, ()
     grammar = 'Write one move in every turn and nothing else, in the form that the rules ask for.'
-
     def __init__(self, make, seats, legal, state, guide):
         self.make, self.legal, self.state, self._guide = make, legal or available_moves, state, guide
         self.seats = tuple(f'player{i}' for i in range(seats))
-
     def told_here(self)->str:
         "Where the rules are; in a game, a move that it lists."
         rules = f'You play {self.name} at the table with {len(self.seats)} seats. The first text tells the rules.'
         return guide_text(rules, self.grammar, self.opening[0]) if self.opening else f'{rules} {self.grammar}'
-
     def reset(self, seed, task=None):
         if task is not None:
             raise ValueError(f'task={task!r}: a TextArena game is drawn from its seed alone; leave the task out')
@@ -269,7 +253,6 @@ class TextArena(Guided, Env):
             step = self.read(False, False)
         self.opening = tuple(printed(move, 60) for move in step.info.get('legal', [])[:1])
         return step
-
     def step(self, action):
         check_turn(self, self.over, action)
         with self.lent.out():
@@ -277,7 +260,6 @@ class TextArena(Guided, Env):
             before = told.get('invalid_move', False)
             self.over = bool(self.game.step(action=action)[0])
             return self.read(self.over, bool(told.get('invalid_move', False)) > bool(before))
-
     def read(self, done:bool, invalid:bool)->Step:
         "What the seat that moves has not read yet, and at the end the payments."
         self.mover, shown, refused = unread(self.game)
@@ -287,12 +269,10 @@ class TextArena(Guided, Env):
         if done: shown = '\n'.join(filter(None, [shown, str(facts[self.mover].get('reason') or '')]))
         return Step(self.seats[self.mover], shown, paid, done,
                     dict(invalid=invalid or refused, success=self.won(paid), truncated=False) | self.facts(shown))
-
     def won(self, paid:dict):
         "False before the end; then who has won."
         if len(self.seats) == 1: return paid.get(self.seats[0], 0.) >= 1
         return {seat: reward > 0 for seat, reward in paid.items()} or False
-
     def facts(self, shown:str)->dict:
         "Legal moves where they are listed, and your state."
         found = [] if self.over else self.legal(shown)
@@ -350,10 +330,8 @@ def equal_deals(game  # of OpenSpiel
 class OpenSpiel(Guided, SeatedGame):
     "A sequential game of OpenSpiel."
     name = 'openspiel'
-
     grammar = 'Write one legal move in every turn and nothing else.'
     vocabulary = None  # nobody lists the words of its texts: a tiny policy takes those of random play
-
     def __init__(self, game, text, forfeit, guide):
         super().__init__(forfeit)
         self._guide, kind = guide, game.get_type()
@@ -364,7 +342,6 @@ class OpenSpiel(Guided, SeatedGame):
         self.hidden = kind.information.name != 'PERFECT_INFORMATION'
         self.keyed = kind.provides_information_state_string
         self.seats = tuple(f'player{i}' for i in range(game.num_players()))
-
     def told_here(self)->str:
         "The game's name and the moves of its first situation."
         state = self.game.new_initial_state()
@@ -372,12 +349,10 @@ class OpenSpiel(Guided, SeatedGame):
         moves, name = list(action_texts(state)), getattr(self.game.get_type(), 'long_name', self.name)
         return guide_text(f'You play {printed(name, 60)}, {len(self.seats)} seats. Moves at the beginning: '
                           f'{listed(moves)}.', self.grammar, moves[0])
-
     def deal(self, task, generator):
         self.state, self.random = self.game.new_initial_state(), generator
         self.named = None if task is None else list(task['chance'])
         self.advance()
-
     def advance(self):
         "Let chance move until a seat does, or the game is over."
         while self.state.is_chance_node():
@@ -390,32 +365,24 @@ class OpenSpiel(Guided, SeatedGame):
                 raise ValueError(f'{self.name}: the task draws {drawn!r}, possible are {outcomes}')
             self.state.apply_action(drawn)
         if not self.state.is_terminal(): self.mover = self.seats[self.state.current_player()]
-
     def key(self, seat): return (self.read(self.keyed, seat),)
-
     def view(self, seat):
         if self.text is None: return self.read(self.keyed and self.hidden, seat)
         return self.text(self.state, self.seats.index(seat))
-
     def read(self, exact:bool, seat:str)->str:
         "The information state, or what can be seen."
         return (self.state.information_state_string if exact else self.state.observation_string)(self.seats.index(seat))
-
     def moves(self): return list(action_texts(self.state))
-
     def play(self, move):
         before = self.state.returns()
         self.state.apply_action(action_texts(self.state)[move])
         self.advance()
         paid = {seat: after - earlier for seat, after, earlier in zip(self.seats, self.state.returns(), before)}
         return paid if self.state.is_terminal() else self.pay(paid)
-
     def stakes(self, seat): return self.game.min_utility(), self.game.max_utility()
-
     def deals(self)->list:
         "Every deal, for `reset(seed, task=deal)`."
         return equal_deals(self.game)
-
     def clone(self):
         twin = copy.copy(self)
         if hasattr(self, 'state'):
@@ -463,18 +430,13 @@ def bare(feedback:str  # of TextWorld
 class TextWorld(Borrowed):
     "A text adventure of TextWorld."
     name, path, inner = 'textworld', None, None
-
     grammar = ('Write one command in every turn and nothing else: look, inventory, examine, go with a direction, take, '
                'drop, open, close, eat or cook with a thing, '
                'unlock or lock a thing with a key, put or insert a thing on or into another.')
-
     def __init__(self, make, start, horizon, guide):
         self.make, self.open, self.horizon, self._guide = make, start, horizon, guide
-
     about, example = 'You are in a text adventure of at most {} turns. The first text tells your task.', 'look'
-
     def told_here(self)->str: return guide_text(self.about.format(self.horizon), self.grammar, self.example)
-
     def start(self, seed, task=None):
         path = str(self.make(seed) if task is None else task)
         if path != self.path:
@@ -482,18 +444,15 @@ class TextWorld(Borrowed):
             self.inner, self.path = self.open(path), path
         self.situation, self.score = self.inner.reset(), 0
         return bare(self.situation['feedback'])
-
     def turn(self, action):
         invalid = tidy(action) not in map(tidy, self.situation['admissible_commands'] or [])
         self.situation, score, done = self.inner.step(' '.join(action.split()) or 'wait')
         reward, self.score = float(score - self.score), score
         return (bare(self.situation['feedback']), reward, bool(done),
                 dict(invalid=invalid, success=bool(self.situation['won'])))
-
     def facts(self):
         legal = [] if self.over else list(self.situation['admissible_commands'] or [])
         return dict(legal=legal, state=(self.situation['description'], self.situation['inventory']))
-
     def clone(self):
         twin = copy.copy(self)
         twin.inner, twin.lent = self.inner and self.inner.copy(), copy.deepcopy(self.lent)
@@ -528,7 +487,6 @@ class Typed:
                           for name, one in self.parts.items())
         form = 'An action is the value of' if part else 'An action is a JSON object with'
         self.says = printed(f"{schema.get('description', '')} {form} {means}.", 400)
-
     def __call__(self, text:str)->dict:
         "The action. Raises ValueError for a text that is none."
         lone = next(iter(self.parts.items())) if len(self.parts) == 1 else None
@@ -549,18 +507,14 @@ def fields_told(seen:dict  # an observation
 class OpenEnv(Borrowed):
     "An environment of OpenEnv."
     name, inner = 'openenv', None
-
     grammar = 'Write one action in every turn and nothing else.'
-
     def __init__(self, make, action, text, success, state, penalty, horizon, guide):
         self.make, self.action, self.text, self.won = make, action, text, success or ended_well
         self.state, self._guide, self.penalty, self.horizon = state, guide, float(penalty), horizon
-
     def start(self, seed, task=None):
         if self.inner is None: self.inner = self.make()
         self.take(self.inner.reset(seed=seed, **(task or {})))
         return self.text(self.seen)
-
     def told_here(self)->str:
         "What the function that reads an action says of itself."
         if isinstance(self.action, Typed): said = self.action.says
@@ -568,16 +522,13 @@ class OpenEnv(Borrowed):
         rules, legal = f'Read what the environment says. {said}'.strip(), self.legal()
         if not legal: return f'{rules} {self.grammar}'
         return guide_text(f'{rules} You can write: {listed(legal)}.', self.grammar, legal[0])
-
     def legal(self)->list:
         "Texts that the schema lists; empty where it lists none."
         return list(getattr(self.action, 'legal', ()))
-
     def take(self, answer)->tuple:
         "(reward, done) of an answer; a client's has the observation inside."
         self.seen = getattr(answer, 'observation', answer) if hasattr(answer, 'done') else answer
         return float(answer.reward or 0.), bool(answer.done)
-
     def turn(self, action):
         try: action = self.action(action)
         except ValueError:
@@ -585,7 +536,6 @@ class OpenEnv(Borrowed):
             return f'{answer}\n{self.text(self.seen)}'.removeprefix('\n'), self.penalty, False, dict(invalid=True)
         reward, done = self.take(self.inner.step(action))
         return self.text(self.seen), reward, done, dict(success=bool(self.won(reward, done, self.seen)))
-
     def facts(self):
         legal = [] if self.over else self.legal()
         return (dict(legal=legal) if legal else {}) | ({} if self.state is None else
@@ -632,13 +582,11 @@ class Played:
     "What `environment_factory` returns is a subclass of this; `act` is its one tool."
     _make = None     # function that makes the environment
     _reader = False  # whether its guide stands before the first text
-
     def __init__(self):
         made = as_reader(self._make()) if self._reader else self._make()
         self._env, self._over, self._total, self._won = made, True, 0., False
         if len(self._env.seats) != 1:
             raise ValueError(f'{self._env.name} has the seats {self._env.seats}; TRL plays one, agentlab.train all')
-
     def reset(self, seed=None, task=None, **row):
         if seed is None:
             raise ValueError("this dataset has no column 'seed': every rollout of a group must begin alike, so give "
@@ -646,7 +594,6 @@ class Played:
         self._total = 0.
         told = f'{guide_of(self._env, self._env.seats[0])}\n\n' if self._reader else ''
         return told.lstrip() + self._hear(self._env.reset(int(seed), task))
-
     def act(self, action: str) -> str:
         """Say or do something in the environment and read what happens.
 
@@ -657,9 +604,7 @@ class Played:
             What there is to read next.
         """
         return 'The episode is over.' if self._over else self._hear(self._env.step(action))
-
     def get_reward(self) -> float: return self._total
-
     def _hear(self, step):
         self._over, self._won = step.done, step.info.get('success', False)
         self._total += sum(step.reward.values())

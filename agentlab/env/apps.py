@@ -76,7 +76,6 @@ class Held:
     spoken:dict        # name of a call -> its word in this world
     opened:set = field(default_factory=set)  # apps with a login that was made
     saved:dict = None  # tables of the bank as they were at `begin`
-
     def act(self, name:str, given:dict)->str:
         "Make a call whose arguments have no fault."
         app, call = name.split('_')
@@ -182,7 +181,6 @@ class Apps(Toolbox):
     deadline = True  # what is done then is done
     max_tokens = 16  # of a call of the tiny model; `agentlab train` gives so many
     grammar, guide = data['guide'][1], guide_text(*data['guide'])
-
     def __init__(self, level:int=2,  # 1: one thing; 2: chains across apps; 3: longer ones, and all or nothing
         horizon:int=14,      # most turns; the longest chain of level 3 takes 13
         renamed:bool=True,   # the calls that write have other words in each world: the documentation tells them
@@ -201,12 +199,10 @@ class Apps(Toolbox):
         super().__init__(tools, partial(draw_task, level=level), horizon=horizon, output=300, split=split)
     @property
     def apps(self)->Held: return self.held[self.place][0]
-
     def start(self, seed, task=None):
         said = super().start(seed, None if task is None else asked(task))
         self.solution, self.wanted = solve(self.task)
         return said
-
     def read(self, action):
         app, call, said = (*tidy(action).split(' ', 2), '', '')[:3]
         if app == self.final: return [(app, {})]
@@ -214,13 +210,11 @@ class Apps(Toolbox):
         name = self.apps.meant(app, call)
         if name: return [(name, parse(name, said[:1000]))]
         return [(f'{app}_{call[:40]}?', {}, f'{app} has no call {shown(call)}. Read docs calls of {app}.')]
-
     def one(self, name, arguments, error=''):
         fault = error or fault_of(self.tools, name, arguments).replace('_', ' ')
         if fault and name in signatures:
             fault += f' Read docs explain call {self.apps.spoken[name]} of {name.split("_")[0]}.'
         return super().one(name, arguments, fault)
-
     def turn(self, action):
         found = super().turn(action)
         return found if found[2] or self.turns < self.horizon else self.ended('', found[3])
@@ -235,7 +229,6 @@ class Apps(Toolbox):
         reward = max((float(share == 1) if self.sparse else share) - self.penalty*failed, 0.)
         info['columns'] |= dict(checks=share, collateral=other)
         return 'Right.' if share == 1 else 'Wrong.', reward, True, info | dict(success=share == 1)
-
     def counted(self, new:list)->dict:
         "Documentation, made-up ids and giving up: columns of the turn of these entries; NaN where nothing is counted."
         first = [app for app in self.written_to(new) if app not in self.written_to(self.ledger)]
@@ -253,13 +246,11 @@ class Apps(Toolbox):
     def told(self)->set:
         "Words and numbers that the agent has read."
         return set(re.findall(r'\w+', ' '.join([self.task['question'], *(one['text'] for one in self.ledger)])))
-
     def todo(self)->list:
         "Steps of the solution that are not made yet: (name, arguments)."
         made = [(one['tool'], one['arguments'], one['ok']) for one in self.ledger]
         return [step[:2] for step in self.solution if step not in made]
     def facts(self): return super().facts() | dict(milestone=1 - len(self.todo())/len(self.solution))
-
     def said(self, name:str, given:dict, usual:bool=False)->str:
         "A call as it is written, with the word of this world or with the usual one."
         app, call = name.split('_')
@@ -272,21 +263,17 @@ class Apps(Toolbox):
         def guess(part): return generator.choice(range(10, 100) if part in numbers else data['words']['code'])
         given = {part: value if str(value) in told else guess(part) for part, value in given.items()}
         return self.said(name, given, usual=name.split('_')[0] not in self.documented())
-
     def best(self): return self.legal()[0]
     def legal(self):
         return [*(self.said(*step) for step in self.todo()), self.final, self.hurried(Random(0)), 'docs apps']
-
     def demonstrator(self, noise:float=0., generator:Random=None)->str:
         "Looks up what is needed; a slip, of chance `noise`, is a hurried call, and after an error it is giving up."
         if not noisy(noise, generator, 'demonstrator'): return self.expert()
         return self.final if self.ledger and not self.ledger[-1]['ok'] else self.hurried(generator)
-
     def render(self)->str:
         "What the apps hold now, for us."
         return '\n'.join(f'{name} {id}: {line(row)}' for name, table in self.apps.tables.items()
                          for id, row in table.items())
-
     def vocabulary(self)->list:
         "Every word and mark that is said or read here, and the numbers as words, for a word-level tokenizer."
         words = re.findall('[A-Za-z]+', re.sub(r'{[\w\[\]]+}', '', json.dumps(data)))

@@ -110,7 +110,6 @@ class Tester:
         if sandbox is not None and not callable(sandbox):
             raise TypeError(f'sandbox must be callable, such as MontySandbox(); got {sandbox!r}')
         self.sandbox, self.most, self.known = sandbox or MontySandbox(seconds=1., megabytes=32), most, {}
-
     def __call__(self, program:str)->tuple:  # eight texts: the value that each test found, or an error of `errors`
         "What each test finds. `EnvError` where the sandbox fails; `ValueError` for what is no program."
         if program in self.known: return self.known[program]
@@ -126,7 +125,6 @@ class Tester:
         if len(self.known) >= self.most: self.known.clear()
         self.known[program] = tuple(self.read(program, result.text) if result.ok else ['SyntaxError']*8)
         return self.known[program]
-
     def read(self, program:str, text:str)->list:
         "The values in what the harness printed; anything else is a fault of the sandbox."
         try:
@@ -255,7 +253,6 @@ class BugRepair(Drawn, TextEnv):
     max_tokens = 10  # `put - at 4`, or the longest `drop`
     grammar = (f'Write put WORD at PLACE, with a word of {" ".join(words[:-1])}, or test to read about other tests, '
                f'and nothing else.')
-
     def __init__(self, level:int=1,  # bugs are in 1: marks; 2: also numbers; 3: also names
         horizon:int=5, details:int=2,  # most turns; failing tests that are told about at once
         changes:int=1,       # words that are replaced in the bugs that `reset` draws
@@ -267,7 +264,6 @@ class BugRepair(Drawn, TextEnv):
         check_whole(1, 5, changes=changes)
         self.level, self.horizon, self.details, self.changes = level, horizon, details, changes
         self.tester, self.split = tester or Tester(), check_split(split)
-
     def start(self, seed, task=None):
         self.task = self.draw(self.random, self.split) if task is None else check_bug(task)
         self.expected, self.program, self.looked = self.tester(self.task['program']), self.task['bug'], 0
@@ -276,7 +272,6 @@ class BugRepair(Drawn, TextEnv):
         if not self.broken():
             raise ValueError(f"bug={self.program!r} breaks no test of {self.task['program']!r}: nothing to repair")
         return f'repair: {self.program}. removed {numbers(removed)}. {self.told()}'
-
     @property
     def guide(self)->str:
         "The rules, for somebody who has never done it."
@@ -284,7 +279,6 @@ class BugRepair(Drawn, TextEnv):
         rules = (f'Repair a small program: {wrong} wrong. {counted} f 2 5 gives 3 not 20 means: for x = 2 and y = 5, '
                  f'f is 3 and should be 20. You have {self.horizon} turns.')
         return guide_text(rules, self.grammar, 'put + at 1')
-
     def draw(self, generator:Random, split:str)->dict:  # a task: program, bug, dropped
         "A program of a split, and a bug that `consistency` accepts: words replaced by others of their sort."
         while True:
@@ -296,15 +290,12 @@ class BugRepair(Drawn, TextEnv):
             dropped = failing(self.tester(bug), expected)
             if not consistency(Artifact(program, expected, difference(program, bug), dropped), self.tester):
                 return dict(program=program, bug=bug, dropped=list(dropped), order=1)
-
     def broken(self)->tuple: return failing(self.found, self.expected)
-
     def told(self)->str:
         "What some of the failing tests find; `test` goes on to the next."
         broken = self.broken()
         some = [broken[(self.looked + k) % len(broken)] for k in range(min(self.details, len(broken)))]
         return ' '.join(detail(self.program, k, self.found, self.expected, (spelled, str)[self.reader]) for k in some)
-
     def turn(self, action):
         put = read_put(action, self.program)
         if put:
@@ -314,23 +305,18 @@ class BugRepair(Drawn, TextEnv):
         elif action.split() == ['test']: self.looked += self.details
         else: return self.end(self.refusal(action, 'Nothing happens.')), 0., False, dict(invalid=True)
         return self.end(f'fail {numbers(self.broken())}. {self.told()}'), 0., False, {}
-
     def end(self, text:str)->str:
         "The text; in the last turn, what is left of the program."
         return text if self.turns < self.horizon else f'fail: {self.program}.'
-
     def facts(self):
         return dict(legal=self.legal(), state=(self.task['program'], self.program, self.looked),
                     answer=self.task['program'], milestone=1 - len(self.broken())/8)
-
     def legal(self)->list: return ['test', *puts(self.program)]
-
     def render(self)->str:
         "The program and its tests, for us."
         marks = ['pass' if k not in self.broken() else detail(self.program, k, self.found, self.expected)
                  for k in range(8)]
         return '\n'.join([self.program, *(f'{k}: {mark}' for k, mark in enumerate(marks))])
-
     def vocabulary(self)->list: return vocabulary()
     def best(self)->str:
         "Put back the first word that differs from the original."
@@ -350,7 +336,6 @@ class InjectBug(Drawn, TextEnv):
                'nothing else.')
     guide = guide_text('Break a small program: put another word of the same kind (a mark, a number, a name) into the '
                        f'line that is named. {counted}', grammar, 'put - at 1')
-
     def __init__(self,
         level:int=1,  # which words may be replaced, by others of their sort; 1: marks, 2: also numbers, 3: also names
         horizon:int=4,       # most turns
@@ -363,13 +348,11 @@ class InjectBug(Drawn, TextEnv):
             raise ValueError(f'allowed holds words of {" ".join(words)}; got {allowed!r}')
         self.level, self.horizon, self.allowed = level, horizon, allowed and tuple(allowed)
         self.tester, self.split = tester or Tester(), check_split(split)
-
     def start(self, seed, task=None):
         self.task = self.draw(self.random, self.split) if task is None else self.checked(task)
         self.program, self.dropped, self.reason = self.task['program'], (), 'there is no artifact'
         self.expected = self.found = self.tester(self.program)
         return f"break{' ' + self.line if self.line else ''}: {self.program}."
-
     def checked(self, task)->dict:
         "Refuse what is no task of InjectBug."
         if not isinstance(task, dict) or 'program' not in task:
@@ -380,10 +363,8 @@ class InjectBug(Drawn, TextEnv):
             raise ValueError(f"line={task['line']!r}: the lines of this program are "
                              f"{', '.join(names_of(task['program']))}; or leave it out")
         return task
-
     @property
     def line(self): return self.task.get('line')
-
     def draw(self, generator:Random, split:str)->dict:  # a task: program, line
         "A program of a split, and a line in which one word can be made a bug."
         while True:
@@ -394,7 +375,6 @@ class InjectBug(Drawn, TextEnv):
                     if lines_of(program)[int(action.split()[-1])] == line]
             if self.allowed or any(self.tester(bug) != expected for bug in bugs):
                 return dict(program=program, line=line)
-
     def turn(self, action):
         put, said = read_put(action, self.program), action.split()
         if put and ' '.join(said) in self.choices():
@@ -410,27 +390,21 @@ class InjectBug(Drawn, TextEnv):
         if self.reason.startswith(not_run): raise EnvError(f'{self.name}: {self.reason}')  # nobody's fault who plays
         return ('no.' if self.reason else 'bug.', float(not self.reason), True,
                 dict(success=not self.reason, invalid=bool(self.reason)))
-
     def choices(self)->list:
         "The replacements that are allowed, as actions. A word that was replaced can be put back."
         back = [f'put {old} at {place}' for place, _, old in taken_back(self.artifact().diff)]
         return list(dict.fromkeys(back + (puts(self.program, self.allowed) if self.allowed
                                           else slips(self.program, self.level))))
-
     def broken(self)->tuple: return failing(self.found, self.expected)
     def state_of_tests(self)->str: return f'fail {numbers(self.broken())}.' if self.broken() else 'all pass.'
-
     def artifact(self)->Artifact:
         "What has been made so far."
         return Artifact(self.task['program'], self.expected, difference(self.task['program'], self.program),
                         self.dropped)
-
     def facts(self): return dict(legal=self.legal(), state=(self.task['program'], self.line or '', self.program))
-
     def legal(self)->list:
         over = ['drop fail', f'drop {numbers(self.broken())}'] if self.broken() else []
         return over + self.choices()
-
     def vocabulary(self)->list: return vocabulary()
     def expert(self, noise:float=0.,  # share of actions drawn at random from `legal`
         generator:Random=None  # seeded by the caller; without one, the first replacement that will do
@@ -466,21 +440,17 @@ class BugWork(Env):
     "A repair or an injection, drawn from the seed: demonstrations of both for one policy."
     name = 'bug_work'
     max_tokens = BugRepair.max_tokens
-
     def __init__(self, repair:BugRepair=None, inject:InjectBug=None,  # None: as they come, with one tester
         split:str='train'):  # which programs `reset` draws
         self.repair = repair or BugRepair()
         self.inject, self.split, self.now = inject or InjectBug(tester=self.repair.tester), check_split(split), None
-
     @property
     def guide(self)->str: return f'If you read repair: {self.repair.guide}\nIf you read break: {self.inject.guide}'
-
     def for_reader(self):
         "Both games for a reader."
         twin = super().for_reader()
         twin.repair, twin.inject = self.repair.for_reader(), self.inject.for_reader()
         return twin
-
     def reset(self, seed, task=None):
         both = [self.repair, self.inject]
         chosen = (Random(f'role {check_seed(seed)}').choice(both) if task is None
@@ -488,20 +458,16 @@ class BugWork(Env):
         self.now = chosen.clone()
         self.now.split = self.split
         return self.seated(self.now.reset(seed, task))
-
     def step(self, action):
         check_turn(self, self.now is None, action)
         return self.seated(self.now.step(action))
-
     def seated(self, step):
         "The step, with one name for whoever plays."
         return replace(step, seat=self.seats[0], reward={self.seats[0]: paid for paid in step.reward.values()})
-
     def clone(self):
         twin = copy.copy(self)
         twin.now = self.now and self.now.clone()
         return twin
-
     def expert(self, noise:float=0., generator:Random=None)->str: return self.now.expert(noise, generator)
     def demonstrator(self, noise:float=0., generator:Random=None)->str: return self.now.demonstrator(noise, generator)
     def vocabulary(self)->list: return vocabulary()

@@ -33,19 +33,16 @@ class Clarify(TextEnv):
     "Ask a user for what a request leaves out, then book; reward 1 for the right booking, else 0."
     name = 'clarify'
     grammar = f'Write ask and one of {", ".join(values)}; or book and the three values in this order; and nothing else.'
-
     def __init__(self, horizon:int=4,  # most turns: two questions, one mistake, the booking
         split:str='train'):  # which requests `reset` draws: 'train', 'demo' or 'test'
         check_whole(3, horizon=horizon)  # two questions and a booking
         self.horizon, self.split = horizon, check_split(split)
         self._requests = requests(split)
-
     def start(self, seed, task=None):
         self.task = self.random.choice(self._requests) if task is None else check_request(task)
         self.facts_needed = needs[self.task['kind']]
         self.known = [self.facts_needed[i] for i in self.task['told']]
         return f"Please book a {self.task['kind']}. {' '.join(self.say(fact) for fact in self.known)}"
-
     def turn(self, action):
         verb, _, rest = tidy(action).partition(' ')
         if verb == 'book' and len(rest.split()) == 3:
@@ -57,7 +54,6 @@ class Clarify(TextEnv):
         if rest not in self.facts_needed: return 'It does not matter.', 0., False, {}
         if rest not in self.known: self.known = sorted({*self.known, rest})
         return self.say(rest), 0., False, {}
-
     @property
     def guide(self)->str:
         "The rules, for somebody who has never done it."
@@ -65,11 +61,9 @@ class Clarify(TextEnv):
         return guide_text(f'A user wants to book something and leaves out what matters. It takes: {kinds}. '
                           f'Ask for each fact that was not said, one at a time, then book, in {self.horizon} turns.',
                           self.grammar, 'ask place')
-
     def say(self, fact:str)->str:
         "What the user says of a fact."
         return f"The {fact} is {self.task['wanted'][self.facts_needed.index(fact)]}."
-
     def facts(self):
         said = {fact: self.task['wanted'][i] for i, fact in enumerate(self.facts_needed) if fact in self.known}
         possible = itertools.product(*([said[fact]] if fact in said else values[fact] for fact in self.facts_needed))
@@ -77,14 +71,11 @@ class Clarify(TextEnv):
                     + ['book ' + ' '.join(choice) for choice in possible], milestone=len(said)/3,
                     answer=' '.join(self.task['wanted']),
                     state=(self.task['kind'], tuple(self.task['wanted']), tuple(sorted(said.items()))))
-
     def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
     )->list:  # n different tasks, for `reset(seed, task=task)`
         "Different requests of one split, the same list every time."
         return sampled(requests(check_split(split)), split, n, seed)
-
     def clone(self): return copy.copy(self)  # tasks and what is known are never changed, only replaced
-
     def expert(self,
         noise:float=0., generator:Random=None  # share drawn at random, half of them questions, half bookings; seeded
     )->str:  # an action
@@ -94,7 +85,6 @@ class Clarify(TextEnv):
             return generator.choice([action for action in self.facts()['legal'] if action.startswith(verb)])
         missing = [fact for fact in self.facts_needed if fact not in self.known]
         return f'ask {missing[0]}' if missing else f"book {self.facts()['answer']}"
-
     def vocabulary(self)->list:
         "Every word and mark that is said here, for a word-level tokenizer."
         said = ('Please book a . The is It does not matter Ask about one thing I do understand That what meant Thank '

@@ -39,22 +39,18 @@ class CueDoor(Drawn, TextEnv):
                f'nothing else.')
     guide = guide_text('You see a colour, then noise, then you pick a door. Every colour has a door of its own, and '
                        'only that one opens; nobody says which. Remember the colour.', grammar, 'wait')
-
     def __init__(self, rule:tuple=doors,  # the door of each cue, in the order of `cues`; None: drawn for each episode
         split:str='train'):  # which games `reset` draws: 'train', 'demo' or 'test'
         self.rule, self.split = None if rule is None else check_rule(rule), check_split(split)
-
     def start(self, seed, task=None):
         self.task, self.phase = self.draw(self.random, self.split) if task is None else check_cue_task(task), 0
         return self.look()
-
     def draw(self, generator:Random, split:str)->dict:
         "A game of this split; half of all draws belong to 'train', a fifth to 'test'."
         while True:
             rule = generator.sample(doors, 4) if self.rule is None else list(self.rule)
             task = dict(rule=rule, cue=generator.choice(cues), noise=generator.choices(noises, k=3))
             if split_of(['cue', task['cue'], *task['noise']]) == split: return task
-
     def turn(self, action):
         action = tidy(action)
         if action not in self.legal():
@@ -65,31 +61,24 @@ class CueDoor(Drawn, TextEnv):
             return 'The door opens.' if right else 'It is locked.', float(right), True, dict(success=right)
         self.phase += 1
         return self.look(), 0., False, {}
-
     def door(self)->str:
         "The door that belongs to the cue."
         return self.task['rule'][cues.index(self.task['cue'])]
-
     def rules(self)->list:
         "The rule of this game, which who plays does not know: (what is read, what to do) for each cue."
         return [(f'Cue {cue}.', f'open {door}') for cue, door in zip(cues, self.task['rule'])]
-
     def look(self)->str:
         "What the agent reads in this turn."
         return (f"Cue {self.task['cue']}.", f"Noise {' '.join(self.task['noise'])}.", 'Pick a door.')[self.phase]
-
     def goal(self)->str:
         "What it is all about; says nothing of the cue."
         return 'Open the door of the cue.'
-
     def legal(self)->list:
         "The actions that are understood here."
         return [f'open {door}' for door in doors] if self.phase == 2 else ['wait']
-
     def facts(self):
         return dict(legal=self.legal(), state=(*self.task['rule'], self.task['cue'], *self.task['noise'], self.phase),
                     answer=f'open {self.door()}')
-
     def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
     )->list:  # n different games, for `reset(seed, task=game)`
         "Different games of one split, the same list every time."
@@ -99,17 +88,14 @@ class CueDoor(Drawn, TextEnv):
         if n > len(every): raise ValueError(f'n={n}: split {split!r} has {len(every)} games; ask for fewer')
         return [dict(rule=generator.sample(doors, 4) if self.rule is None else list(self.rule), cue=cue, noise=noise)
                 for cue, *noise in generator.sample(every, n)]
-
     def best(self)->str:
         "Wait, then open the right door."
         return f'open {self.door()}' if self.phase == 2 else 'wait'
-
     def demonstrator(self,
         noise:float=0., generator:Random=None  # not used: one can only guess; seeded, None: the first door
     )->str:  # an action
         "What somebody does who does not know the rule: wait, then open any door."
         return generator.choice(self.legal()) if generator else self.legal()[0]
-
     def vocabulary(self)->list:
         "Every word and mark the game can say or understand, for a word-level tokenizer."
         return [*'Cue Noise Pick a door . The opens It is locked Nothing happens wait open Open the of cue'.split(),

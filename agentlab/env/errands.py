@@ -82,7 +82,6 @@ class Errands(Toolbox):
     name = 'errands'
     deadline = True  # whoever has not answered in time has lost
     max_tokens = 16  # of a call of the tiny model; `agentlab train` gives so many
-
     def __init__(self, horizon:int=2,  # most turns: a call and the answer
         spaced:bool=True,    # numbers digit by digit, for a word-level model; False: as usual
         split:str='train'):  # which tasks `reset` draws
@@ -94,41 +93,33 @@ class Errands(Toolbox):
                          'goods in a store: one call of the right tool, then the answer.',
                          example='sqlite select max ( price ) from lamps')
         self.spaced = bool(spaced)
-
     def written(self, text): return spelled(text) if self.spaced else text
     def start(self, seed, task=None): return super().start(seed, None if task is None else errand(task))
-
     def turn(self, action):
         found = super().turn(joined(action) if self.spaced and self.asked is None else action)
         if self.turns == 1:  # the choice
             right = [x['tool'] for x in self.ledger[:1]] == [tool_for[self.task['kind']]]
             found[3]['columns']['right_tool'] = float(right)
         return found
-
     def astray(self)->list:
         "What somebody calls who does not ask whether it is the right tool."
         good, right = self.task['good'], tool_for[self.task['kind']]
         calls = f'python sum ( {good} )', f'sqlite select sum ( price ) from {good}', f'search the {good}'
         return [self.written(call) for call in calls if not call.startswith(right)]
-
     def result(self)->str:
         "The number or the name that was shown last; '' before the first call."
         found = re.findall(r'-?\d+|[A-Z]\w+(?=\.)', self.ledger[-1]['text']) if self.ledger else []
         return self.written(found[-1]) if found else ''
-
     def legal(self)->list:
         "The right call, those of the other tools, and what was shown last."
         return [self.written(self.task['calls'][0]), *self.astray(), *[f'answer {self.result()}']*bool(self.result())]
-
     def best(self): return self.written(f'answer {self.task["answer"]}' if self.ledger else self.task['calls'][0])
-
     def demonstrator(self, noise:float=0., generator:Random=None  # chance of a tool that is not the right one; seeded
     )->str:  # an action
         "A call, then whatever it showed."
         astray = noisy(noise, generator, 'demonstrator')
         if self.ledger: return f'answer {self.result() or "nothing"}'
         return generator.choice(self.astray()) if astray else self.legal()[0]
-
     def vocabulary(self)->list:
         "Every word and mark that is said or read here, for a word-level tokenizer."
         said = ("What is the of The ? Who was were by . : sqlite python search answer select from ( ) nothing found No "

@@ -23,7 +23,6 @@ class GuessNumber(TextEnv):
     name = 'guess'
     tools = [tool('guess', 'Guess the number; the answer says whether it is higher or lower.',
                   number=('integer', 'the number'))]
-
     def __init__(self, low:int=1, high:int=16,  # the outermost numbers, at least 8 of them
         horizon:int=None,    # most guesses; None: just enough for halving the widest range
         split:str='train'):  # which ranges `reset` draws: 'train', 'demo' or 'test'
@@ -36,14 +35,12 @@ class GuessNumber(TextEnv):
         self.pairs = ranges(low, high, split)
         if not self.pairs:
             raise ValueError(f'no range between {low} and {high} belongs to split {split!r}; take them further apart')
-
     def start(self, seed, task=None):
         first, last = self.random.choice(self.pairs)
         self.task = (dict(low=first, high=last, secret=self.random.randint(first, last)) if task is None
                      else self.check_task(task))
         self.least, self.most = self.task['low'], self.task['high']
         return f'Guess a number from {self.least} to {self.most}.'
-
     def turn(self, action):
         verb, _, word = tidy(action).partition(' ')
         known = (verb == 'guess' and word.isascii() and word.isdecimal()
@@ -57,22 +54,18 @@ class GuessNumber(TextEnv):
         if guess < secret: self.least = max(self.least, guess + 1)
         else: self.most = min(self.most, guess - 1)
         return f"{'Higher' if guess < secret else 'Lower'} than {guess}.", 0., False, {}
-
     @property
     def grammar(self)->str: return f'Write guess and one number from {self.low} to {self.high}, and nothing else.'
-
     @property
     def guide(self)->str:
         "The rules, for somebody who has never played."
         rules = ('Find a hidden number. Higher than 5 means that it is above 5, Lower than 5 that it is below. '
                  f'Guess in the middle of what is left; you have {self.horizon} guesses.')
         return guide_text(rules, self.grammar, f'guess {(self.low + self.high)//2}')
-
     def facts(self):
         numbers = range(self.task['low'], self.task['high'] + 1)
         return dict(legal=[f'guess {number}' for number in numbers],
                     state=(self.task['low'], self.task['high'], self.task['secret'], self.least, self.most))
-
     def check_task(self, task:dict)->dict:
         "Refuse a task that is no game."
         if not all(isinstance(task.get(part), int) for part in ('low', 'high', 'secret')):
@@ -80,20 +73,17 @@ class GuessNumber(TextEnv):
         if not self.low <= task['low'] <= task['secret'] <= task['high'] <= self.high:
             raise ValueError(f'a task needs {self.low} <= low <= secret <= high <= {self.high}; got {task!r}')
         return dict(task)
-
     def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
     )->list:  # n different tasks, for `reset(seed, task=task)`
         "Different tasks of one split, the same list every time."
         every = [dict(low=low, high=high, secret=secret)
                  for low, high in ranges(self.low, self.high, check_split(split)) for secret in range(low, high + 1)]
         return sampled(every, split, n, seed)
-
     def expert(self, noise:float=0., generator:Random=None  # share of guesses drawn from the told range; seeded
     )->str:  # an action
         "Halve what is left; with `noise` an imperfect demonstrator."
         if noisy(noise, generator, 'expert'): return f"guess {generator.randint(self.task['low'], self.task['high'])}"
         return f'guess {(self.least + self.most)//2}'
-
     def vocabulary(self)->list:
         "Every word and mark the game can say or understand, for a word-level tokenizer."
         return ('Guess a number from to . Higher Lower than Right Nothing happens guess'.split()

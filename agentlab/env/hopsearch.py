@@ -62,14 +62,11 @@ class World:
             ring = generator.sample(self.people, people)
             self.links |= {(relation, name): other for name, other in zip(ring, ring[1:] + ring[:1])}
         self.pages, self.index, self.lock = generator.sample(list(self.links), len(self.links)), None, threading.Lock()
-
     def __reduce__(self): return world_of, self.key  # a copy or a pickle is the key: an index cannot travel
-
     def sentence(self, fact:tuple  # (relation, name)
     )->str:
         "What the page of a fact says."
         return f'The {fact[0]} of {fact[1]} is {self.links[fact]}.'
-
     def chain(self, start:str, path:tuple  # a name; the relations to follow, the first hop first
     )->tuple:  # (the facts on the way, the name at its end)
         "Follow relations from a person."
@@ -78,7 +75,6 @@ class World:
             facts.append((relation, start))
             start = self.links[facts[-1]]
         return facts, start
-
     def search(self, text:str,  # any text
         results:int=1  # at most so many
     )->list:           # facts (relation, name), the best page first
@@ -181,19 +177,16 @@ class Game:
     turns:int = 0        # of all seats
     refused:int = 0      # invalid actions
     over:bool = False
-
     @property
     def question(self)->str:
         "What the agent reads first: the last hop comes first, as in speech."
         return f"Who is the {' of the '.join(reversed(self.path))} of {self.start}?"
-
     def known(self)->list:
         "The names that the one who moves has read, in order."
         if self.role == 'planner': texts = [self.start] + [told for _, told in self.told]
         else:
             texts = [self.heard if self.role == 'searcher' else self.start, *map(self.world.sentence, self.found)]
         return list(dict.fromkeys(name for text in texts for name in full_name.findall(text)))
-
     def errand(self)->tuple:
         "What the mover is after: (name to start from, relations to follow); '' and none if the message has none."
         if self.role != 'searcher': return self.start, self.path
@@ -226,10 +219,8 @@ class HopSearch(Drawn, Env):
     team_tools = [tools[0], tool('report', 'Tell the planner what was found.', words='a full name'),
                   tools[1], tool('ask', 'Ask the searcher.', words='a relation and a full name')]
     game = None  # nothing to step before the first reset
-
     @property
     def grammar(self)->str: return self.lines(self.roles[0] if self.game is None else self.game.role)
-
     def lines(self, role:str)->str:
         "How an action of a role is written."
         learn, finish = verbs[role]
@@ -237,7 +228,6 @@ class HopSearch(Drawn, Env):
         done = ('once you have read the name that was asked for' if finish == 'report'
                 else 'once you know the name that is asked for')
         return f'Write one line in every turn and nothing else: {learn} RELATION NAME {more}, or {finish} NAME {done}.'
-
     @property
     def guide(self):
         "The rules, for somebody who has never played; for a team, those of each seat."
@@ -251,7 +241,6 @@ class HopSearch(Drawn, Env):
         texts = [guide_text(f'{task[role]} {world}', self.lines(role), f'{verbs[role][0]} {relations[0]} Bora Tel')
                  for role in self.roles]
         return dict(zip(self.seats, texts)) if self.team else texts[0]
-
     def __init__(self, hops:int=2,  # facts on the way to the answer: 1, 2 or 3
         distractors:int=21,         # people in the world who have nothing to do with the question, at least 10
         results:int=1,              # pages that a search shows, up to 4
@@ -266,7 +255,6 @@ class HopSearch(Drawn, Env):
         if self.team: self.tools = self.team_tools
         self.roles = ('planner', 'searcher') if self.team else ('player',)  # in the order of the seats
         self.horizon = horizon or max(6, 2*hops + 2)*len(self.seats)
-
     def reset(self, seed, task=None):
         generator = Random(check_seed(seed))
         task = self.draw(generator, self.split) if task is None else check_question(task, self.hops, self.people)
@@ -274,7 +262,6 @@ class HopSearch(Drawn, Env):
                          self.roles[0])
         return Step(self.seats[0], self.game.question,
                     info=dict(invalid=False, success=False, truncated=False, reached=()) | self.facts())
-
     def step(self, action):
         check_turn(self, self.game is None or self.game.over, action)
         role, (verb, words) = self.game.role, parse(action)
@@ -287,12 +274,10 @@ class HopSearch(Drawn, Env):
         reward[self.seats[self.roles.index(role)]] += paid
         info = dict(invalid=False, success=False, truncated=False, reached=(), cost=0.) | self.facts() | info
         return Step(self.seats[self.roles.index(self.game.role)], text, reward, self.game.over, info)
-
     def refuse(self, action):
         "An invalid action: the clock runs, nothing else happens."
         self.game = replace(self.game, refused=self.game.refused + 1)
         return self.refusal(action, 'Nothing happens.'), 0., dict(invalid=True)
-
     def search(self, words):
         "Show the best pages."
         game = self.game
@@ -302,46 +287,38 @@ class HopSearch(Drawn, Env):
         reached = tuple(hop for hop, fact in enumerate(game.world.chain(game.start, game.path)[0], 1) if fact in new)
         return (' '.join(map(game.world.sentence, facts)) or 'Nothing found.', self.milestone*len(reached),
                 dict(reached=reached, cost=1.))
-
     def answer(self, words):
         "The end: right or wrong."
         right = words == self.game.world.chain(self.game.start, self.game.path)[1]
         self.game = replace(self.game, over=True)
         return 'Right.' if right else 'Wrong.', 0., dict(success=right)
-
     def ask(self, words):
         "The planner's message to the searcher."
         self.game = replace(self.game, heard=words, shown=(), role='searcher')
         return f'Asked: {words}.', 0., {}
-
     def report(self, words):
         "The searcher's message to the planner."
         self.game = replace(self.game, told=(*self.game.told, (self.game.heard, words)), role='planner')
         return f'Told: {words}.', 0., {}
-
     def facts(self):
         "What `info` holds in the present situation."
         chain, answer = self.game.world.chain(self.game.start, self.game.path)
         hops = tuple(hop for hop, fact in enumerate(chain, 1) if fact in self.game.found)
         return dict(legal=self.legal(), state=self.state(), answer=answer, hops=hops, milestone=len(hops)/len(chain),
                     refused=self.game.refused)
-
     def state(self)->tuple:
         "The question and what the one who moves can know: facts found; for a planner, what it was told."
         game = self.game
         task = (*game.world.key, game.start, *game.path)
         return dict(player=(task, game.found), planner=(task, 'planner', game.told),
                     searcher=(task, 'searcher', game.heard, game.found))[game.role]
-
     def legal(self)->list:
         "What can be said with the names read so far; other texts may work too."
         names, (learn, finish) = self.game.known(), verbs[self.game.role]
         nothing = ['report nothing'] if finish == 'report' else []
         return ([f'{learn} {relation} {name}' for name in names for relation in relations]
                 + [f'{finish} {name}' for name in names] + nothing)
-
     def draw(self, generator:Random, split:str)->dict: return draw_question(generator, split, self.hops, self.people)
-
     def best(self)->str:
         "Ask for the first fact that is missing, then answer; for any seat, from what that seat has read."
         game, (learn, finish), (start, path) = self.game, verbs[self.game.role], self.game.errand()
@@ -352,7 +329,6 @@ class HopSearch(Drawn, Env):
                      if full_name.search(told)}
         fact, name = missing(start, path, known)
         return f"{learn} {' '.join(fact)}" if fact else f'{finish} {name}'
-
     def demonstrator(
         self, noise:float=0., generator:Random=None  # chance of a slip at every hop; seeded, needed if noise > 0
     )->str:  # an action
@@ -365,13 +341,11 @@ class HopSearch(Drawn, Env):
         due = path[len(way) - 1]
         others = [relation for relation in path if relation != due] or [one for one in relations if one != due]
         return f'{learn} {generator.choice(others) if noisy(noise, generator, "demonstrator") else due} {way[-1]}'
-
     def vocabulary(self)->list:
         "Every word and mark that is said or understood here, for a word-level tokenizer; for two seats the same."
         said = ('Who is the of ? The . Nothing found happens Right Wrong Asked Told : search answer ask '
                 'report nothing'.split())
         return said + [*relations, *first_names, *last_names]
-
     def render(self)->str:
         "The way to the answer, for us: retrieved hops are drawn through."
         game = self.game

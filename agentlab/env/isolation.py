@@ -164,7 +164,6 @@ class Worker:
         if errors: errors.close()
         self.requests, self.replies, self.owner = self.process.stdin.fileno(), self.process.stdout.fileno(), os.getpid()
         self.payload, self.limit, self.ready, self.waiting, self.posted = payload, limit, False, '', time.monotonic()
-
     def post(self, method:str, arguments:tuple, limit:float):
         "Send a request (and before the first the environment); its time runs from now."
         try: self.waiting, request = method, pickle.dumps((method, arguments))
@@ -175,7 +174,6 @@ class Worker:
         if payload: send(self.requests, payload, self.posted + self.limit)
         self.posted = time.monotonic()
         send(self.requests, request, self.posted + limit)
-
     def collect(self, limit:float)->tuple:
         "The reply to `post`; None if the worker died; `TimeoutError` after `limit` seconds."
         if not self.ready:
@@ -185,12 +183,10 @@ class Worker:
         reply = self.reply(self.posted + limit)
         self.waiting = ''
         return reply
-
     def reply(self, deadline:float)->list:
         "The next reply; None if the worker died."
         message = receive(self.replies, deadline, MOST)
         return None if message is None else understood(message)
-
     def stop(self, grace:float=1.)->int:
         "End the process, gently if it is idle, and free everything; its exit code (minus the signal that killed it)."
         if os.getpid() != self.owner: return None  # a forked copy of this object owns nothing
@@ -210,7 +206,6 @@ class EnvTimeout(EnvError):
 class Isolated(Env):
     "An environment in its own process, stopped when a call takes over `limit` seconds; the next `reset` starts anew."
     name = 'isolated'
-
     def __init__(self, env:Env,  # any environment; it is sent to the worker as it is now
         limit:float=10.,         # seconds a call may take
         start_limit:float=60.,   # seconds the worker may take to start and import what the environment needs
@@ -225,17 +220,14 @@ class Isolated(Env):
         self.payload, self.worker, self.stopper = dump(env), None, None
         self.guide, self.grammar, self.reader = (getattr(env, part, '') for part in ('guide', 'grammar', 'reader'))
         self._calls = tuple(name for name in ('call_tool', 'call_tools') if callable(getattr(env, name, None)))
-
     def start(self, payload:bytes):
         "Start a worker; it ends with this object at the latest."
         self.worker = Worker(payload, self.start_limit, self.log)
         self.stopper = weakref.finalize(self, self.worker.stop)  # also at the end of the program
-
     def drop(self)->int:
         "Stop the worker, if there is one; returns its exit code."
         stopper, self.worker, self.stopper = self.stopper, None, None
         return stopper() if stopper else None
-
     def post(self, method:str,  # a method of the environment
         *arguments):            # what to call it with; must be picklable
         "Begin a call and return at once; `collect` brings the result. A `reset` gives up an unfinished call."
@@ -248,7 +240,6 @@ class Isolated(Env):
         if self.worker is None: self.start(self.payload)
         try: self.worker.post(method, arguments, self.limit)
         except (BrokenPipeError, TimeoutError): pass  # the worker died or hangs: collect finds out how
-
     def collect(self):
         "The result of the posted call. `EnvTimeout` after the limit; `EnvError` if it raised or its process died."
         if self.worker is None or not self.worker.waiting: raise EnvError(f'{self.name}: nothing was posted')
@@ -265,7 +256,6 @@ class Isolated(Env):
         if reply is None:
             raise EnvError(f'{self.name}: the process died in {method} (exit code {self.drop()}); reset(seed) again')
         return self.value(method, *reply)
-
     def value(self, method:str, kind:str, *content):
         "The value in a reply, or its error raised here, with the worker's traceback as a note."
         if kind == 'result': return content[0]
@@ -275,33 +265,26 @@ class Isolated(Env):
                  else EnvError(text if fault == 'EnvError' else f'{self.name}: {method} raised {fault}: {text}'))
         error.add_note(trace)
         raise error
-
     def call(self, method:str, *arguments):
         "Call any method of the environment: `post` and `collect`."
         self.post(method, *arguments)
         return self.collect()
-
     def reset(self, seed:int, task=None)->Step: return self.call('reset', seed, task)
     def step(self, action:str)->Step: return self.call('step', action)
-
     def __getattr__(self, method:str):
         "Where the environment takes calls of its tools (`call_tool`, `call_tools`), so does this."
         if method in vars(self).get('_calls', ()): return partial(self.call, method)
         raise AttributeError(f'{type(self).__name__} has no {method}')
-
     def close(self): self.drop()
-
     def clone(self)->'Isolated':
         "A second worker with a copy of the environment as it is now."
         twin = object.__new__(Isolated)
         vars(twin).update(vars(self), worker=None, stopper=None)
         if self.worker: twin.start(self.call('clone'))  # else there is nothing to copy but what `env` was
         return twin
-
     def for_reader(self)->'Isolated':
         "One that has not begun, around what was given, for a reader."
         return Isolated(as_reader(pickle.loads(self.payload)), self.limit, self.start_limit, self.log)
-
     def __deepcopy__(self, memo): return self.clone()
 
 def together(envs:list, method:str,  # environments, isolated or not; 'reset', 'step', ...

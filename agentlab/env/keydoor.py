@@ -149,7 +149,6 @@ class KeyDoor(Drawn, TextEnv):
     name = 'keydoor'
     grammar = ('Write one action in every turn and nothing else: go north, go south, go east, go west, take key or '
                'open chest.')
-
     def __init__(self, size:int=3,  # rooms along one side, 2 to 26
         horizon:int=12,             # most turns; layouts that cannot be won in so many are not drawn
         closed:int=1,               # doors shut; the house stays connected
@@ -160,7 +159,6 @@ class KeyDoor(Drawn, TextEnv):
                              f'doors shut it falls apart')
         check_whole(4, horizon=horizon)  # go, take, go, open
         self.size, self.horizon, self.closed, self.split = size, horizon, closed, check_split(split)
-
     def start(self, seed, task=None):
         self.layout = self.draw(self.random, self.split) if task is None else check_layout(task)
         if self.layout['size'] != self.size:
@@ -168,7 +166,6 @@ class KeyDoor(Drawn, TextEnv):
                              f"make KeyDoor(size={self.layout['size']})")
         self.room, self.has_key, self.came = self.layout['start'], False, None
         return self.look()
-
     def turn(self, action):
         action = tidy(action)
         if action not in self.legal():
@@ -178,9 +175,7 @@ class KeyDoor(Drawn, TextEnv):
         if action == 'take key': self.has_key, self.came = True, None
         else: self.room, self.came = self.doors()[action.removeprefix('go ')], self.room
         return self.look(), 0., False, {}
-
     def facts(self): return dict(legal=self.legal(), state=(layout_id(self.layout), self.room, self.has_key))
-
     @property
     def guide(self)->str:
         "The rules, for somebody who has never played."
@@ -189,30 +184,24 @@ class KeyDoor(Drawn, TextEnv):
                           f'to east, numbers from north to south. '
                           f'Walk through open doors to the room of the key, take it, walk to the room of the chest and '
                           f'open it, in at most {self.horizon} turns.', self.grammar, 'go east')
-
     def doors(self)->dict:
         "Direction -> room behind it, for the open doors of this room."
         return exits(self.size, tuple(self.layout['closed']))[self.room]
-
     def legal(self)->list:
         "The actions that change something here."
         here = [f'go {way}' for way in self.doors()]
         if not self.has_key and self.room == self.layout['key']: here.append('take key')
         if self.has_key and self.room == self.layout['chest']: here.append('open chest')
         return here
-
     def look(self)->str:
         "What the agent reads in this situation."
         key = 'You hold the key.' if self.has_key else f"Key {self.layout['key']}."
         return f"You are in {self.room}. Doors {' '.join(self.doors())}. {key} Chest {self.layout['chest']}."
-
     def draw(self, generator:Random, split:str)->dict:
         return draw_layout(generator, self.size, self.closed, self.horizon, split)
-
     def best(self)->str:
         "A shortest-path action from here."
         return best_action(self.layout, self.room, self.has_key)
-
     def demonstrator(self, noise:float=0., generator:Random=None  # share drawn at random from the legal ones; seeded
     )->str:  # an action
         "Like who has only read the text: towards the goal through an open door, and back only if there is no other."
@@ -222,12 +211,10 @@ class KeyDoor(Drawn, TextEnv):
         far = distances(self.size, (), goal)  # as if every door were open: which ones are shut is not known from afar
         onward = {way: room for way, room in self.doors().items() if room != self.came} or self.doors()
         return 'go ' + min(onward, key=lambda way: far[onward[way]])
-
     def vocabulary(self)->list:
         "Every word and mark the house can say or understand, for a word-level tokenizer."
         said = 'You are in . Doors Key Chest hold the key Nothing happens The chest opens go take open'.split()
         return said + list(compass) + list(room_names(self.size))
-
     def render(self)->str:
         "A drawing of the house as it is now."
         return picture(self.layout, self.room, self.has_key)

@@ -33,7 +33,6 @@ class CardGame(SeatedGame):
     def own(self, seat)->str:
         "This seat's card."
         return self.cards[self.seats.index(seat)]
-
     def tasks(self,
         split:str,  # 'train', 'demo' or 'test': all hold the same deals, as with fewer it would be another game
         n:int,      # how many; each deal once before any comes twice
@@ -51,15 +50,12 @@ class Kuhn(CardGame):
     guide = guide_text('Kuhn poker. Each of two players has one card of J, Q, K and has paid 1; the higher card wins. '
                        'You read your seat, your card and what was done. '
                        'A bet is one more; pass after a bet gives up, bet after a bet calls it.', grammar, 'bet')
-
     def __init__(self, alpha:float=1/3,  # the expert's rate of bluffing with the jack in the first seat, 0 to 1/3
         forfeit:float=None):  # what a seat is paid for an illegal text; None: -2
         super().__init__(forfeit)
         self.alpha = check_alpha(alpha)
-
     def deal(self, task, generator):
         self.cards, self.played = self.check(generator.choice(self.deals()) if task is None else task), ()
-
     def check(self, task)->tuple:
         "The two cards of a task."
         dealt = task.get('cards') if isinstance(task, dict) else None
@@ -67,23 +63,17 @@ class Kuhn(CardGame):
             raise ValueError(f"a task of Kuhn is dict(cards=[of first, of second]), two different ones of "
                              f"{', '.join(cards)}; got {task!r}")
         return tuple(dealt)
-
     def deals(self)->list:
         "All six deals; they are equally likely."
         return [dict(cards=list(two)) for two in itertools.permutations(cards, 2)]
-
     def view(self, seat):
         if not self.over: return ' '.join([seat, ':', self.own(seat), *self.played])
         return ' '.join([seat, ':', 'fold'] if self.folded() else [seat, ':', 'showdown', *self.cards])
-
     def key(self, seat): return self.own(seat), *self.played
-
     def moves(self): return ['pass', 'bet']
-
     def folded(self)->bool:
         "Whether the last move was a pass after a bet."
         return self.played[-2:] == ('bet', 'pass')
-
     def play(self, move):
         self.played = (*self.played, move)
         if self.played in (('pass',), ('bet',), ('pass', 'bet')): return self.pass_turn()
@@ -91,11 +81,8 @@ class Kuhn(CardGame):
         strong = max(self.seats, key=lambda seat: cards.index(self.own(seat)))
         winner = next(seat for seat in self.seats if seat != self.mover) if self.folded() else strong
         return {seat: stake if seat == winner else -stake for seat in self.seats}
-
     def stakes(self, seat): return -2., 2.
-
     def advice(self):
         bet = equilibrium((self.mover, *self.key(self.mover)), self.alpha)
         return {'pass': 1 - bet, 'bet': bet}
-
     def words(self): return [':', *cards, *self.moves(), 'showdown', 'fold']

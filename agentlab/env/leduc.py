@@ -20,18 +20,15 @@ class Leduc(CardGame):
                        'a first round a public card is shown. You read your seat, your card and what was done. A pair '
                        'with the public card wins, else the higher card. A raise is 2 in the first round and 4 in the '
                        'second, at most two a round; fold only after a raise.', grammar, 'call')
-
     def __init__(self, forfeit:float=None,  # what a seat is paid for an illegal text; None: the most it can still lose
         iterations:int=500):  # of CFR, for the expert; computed when it is first asked
         super().__init__(forfeit)
         check_whole(iterations=iterations)
         self.iterations = iterations
-
     def deal(self, task, generator):
         dealt = self.check(generator.choice(self.deals()) if task is None else task)
         self.cards, self.public = dealt[:2], dealt[2]
         self.rounds, self.in_pot = ((),), dict.fromkeys(self.seats, 1)
-
     def check(self, task)->tuple:
         "The three cards of a task."
         dealt = task.get('cards') if isinstance(task, dict) else None
@@ -40,15 +37,12 @@ class Leduc(CardGame):
             raise ValueError(f"a task of Leduc is dict(cards=[of first, of second, public]), ranks {', '.join(ranks)}, "
                              f"none three times; got {task!r}")
         return tuple(dealt)
-
     def deals(self)->list:
         "All 120 deals of six cards; they are equally likely."
         return [dict(cards=[card[0] for card in three])
                 for three in itertools.permutations([rank + suit for rank in ranks for suit in 'ab'], 3)]
-
     def key(self, seat):
         return self.own(seat), *self.rounds[0], *((self.public, *self.rounds[1]) if len(self.rounds) == 2 else ())
-
     def view(self, seat):
         if self.over:
             return (f'{seat} : fold' if self.finished == 'fold'
@@ -56,24 +50,19 @@ class Leduc(CardGame):
         parts = [self.own(seat), ' '.join(self.rounds[0])] + ([self.public, ' '.join(self.rounds[1])]
                                                               if len(self.rounds) == 2 else [])
         return f'{seat} : ' + ' , '.join(part for part in parts if part)
-
     @property
     def finished(self)->str:
         "'fold', 'showdown' or ''."
         if self.rounds[-1][-1:] == ('fold',): return 'fold'
         return 'showdown' if len(self.rounds) == 2 and self.closed() else ''
-
     def closed(self)->bool:
         "Whether the present round is over: the last raise was called, or both have called without one."
         played = self.rounds[-1]
         return len(played) > 1 and played[-1] == 'call'
-
     def behind(self)->int:
         "What the seat that moves must pay to call."
         return max(self.in_pot.values()) - self.in_pot[self.mover]
-
     def moves(self): return ['fold']*(self.behind() > 0) + ['call'] + ['raise']*(self.rounds[-1].count('raise') < 2)
-
     def play(self, move):
         more = dict(fold=0, call=self.behind()).get(move, self.behind() + self.raises[len(self.rounds) - 1])
         self.rounds, self.in_pot = ((*self.rounds[:-1], (*self.rounds[-1], move)),
@@ -81,7 +70,6 @@ class Leduc(CardGame):
         if self.finished: return self.settle()
         if self.closed(): self.rounds, self.mover = (*self.rounds, ()), self.seats[0]
         else: self.pass_turn()
-
     def settle(self)->dict:
         "What everybody is paid."
         strength = [3*(card == self.public) + ranks.index(card) for card in self.cards]
@@ -89,15 +77,12 @@ class Leduc(CardGame):
         if strength[0] == strength[1]: return dict.fromkeys(self.seats, 0)
         stake = min(self.in_pot.values())
         return {seat: stake if mine == max(strength) else -stake for seat, mine in zip(self.seats, strength)}
-
     def stakes(self, seat):
         left = ((2 - self.rounds[-1].count('raise'))*self.raises[len(self.rounds) - 1]
                 + (2*self.raises[1] if len(self.rounds) == 1 else 0))
         most = float(max(self.in_pot.values()) + left)
         return -most, most
-
     def advice(self): return solution(self.iterations)[canonical((self.mover, *self.key(self.mover)))]
-
     def words(self): return [':', ',', *ranks, 'fold', 'call', 'raise', 'showdown']
 
 @functools.cache

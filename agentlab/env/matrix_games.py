@@ -38,7 +38,6 @@ def check_payoffs(payoffs, actions)->tuple:
 class MatrixGame(SeatedGame):
     "Two seats choose at once; a table pays both, round by round."
     seats = ('row', 'column')
-
     def __init__(self,
         payoffs:list,         # [i][j] -> (paid to row, paid to column) if row takes action i and column action j
         actions:tuple, rounds:int=1,  # the words for the actions, the same for both seats; of one game
@@ -50,12 +49,10 @@ class MatrixGame(SeatedGame):
         check_whole(rounds=rounds)
         self.payoffs, self.actions, self.rounds = check_payoffs(payoffs, actions), tuple(actions), rounds
         self.aim, self.strong, self.name = aim, strong, name
-
     @property
     def grammar(self)->str:
         return (f'Write {", ".join(self.actions[:-1])} or {self.actions[-1]}, and nothing else.'
                 if len(self.actions) > 1 else f'Write {self.actions[0]}.')
-
     @property
     def guide(self)->dict:
         "The rules for each seat, with what it is paid; tables of more than four actions are not told."
@@ -63,36 +60,28 @@ class MatrixGame(SeatedGame):
         rules = (f'Two players choose at the same time, in {games}. You read your seat, the rounds left, and what both '
                  f'did last.')
         return {seat: guide_text(f'{rules}{self.told(seat)}', self.grammar, self.actions[0]) for seat in self.seats}
-
     def told(self, seat:str)->str:
         "What a seat is paid, in words."
         if len(self.actions) > 4: return ''
         pays = {(a, b): self.cell(*((a, b) if seat == self.seats[0] else (b, a)))[seat] for a in self.actions
                 for b in self.actions}
         return ' You are paid: ' + ', '.join(f'{a} against {b} {pay:g}' for (a, b), pay in pays.items()) + '.'
-
     def deal(self, task, generator):
         if task is not None: raise ValueError(f'task={task!r}: nothing is drawn in a matrix game; leave task out')
         self.past, self.hidden = (), None  # rounds played: (row's action, column's); what row has written in this one
-
     def own(self, seat:str)->int:
         "The number of a seat: 0 for row, 1 for column."
         return self.seats.index(seat)
-
     def view(self, seat):
         text = f'{seat} : {self.rounds - len(self.past)} left'
         if not self.past: return text
         you = self.own(seat)
         return f'{text} , you {self.past[-1][you]} , other {self.past[-1][1-you]}'
-
     def key(self, seat): return self.past  # what row has written in this round is not in it
-
     def moves(self): return list(self.actions)
-
     def cell(self, row:str, column:str)->dict:
         "What a pair of actions pays."
         return dict(zip(self.seats, self.payoffs[self.actions.index(row)][self.actions.index(column)]))
-
     def play(self, move):
         row, self.hidden = self.hidden, move if self.hidden is None else None
         self.pass_turn()
@@ -100,23 +89,19 @@ class MatrixGame(SeatedGame):
         self.past = (*self.past, (row, move))
         if len(self.past) == self.rounds: return self.cell(row, move)
         self.pay(self.cell(row, move))
-
     def stakes(self, seat):
         pays = [cell[self.own(seat)] for row in self.payoffs for cell in row]
         left = self.rounds - len(self.past)
         return left*min(pays), left*max(pays)
-
     def won(self, totals):
         if self.aim is not None: return {seat: total >= self.aim*self.rounds for seat, total in totals.items()}
         return {seat: total > min(totals.values()) for seat, total in totals.items()}
-
     def advice(self):
         "`strong` if there is one; else the seat's part of the pure equilibrium that pays most in all; else any action."
         if self.strong: return {self.strong(self, None): 1}
         joint = {pair: sum(self.payoffs[pair[0]][pair[1]]) for pair in pure_equilibria(self.payoffs)}
         return ({self.actions[max(joint, key=joint.get)[self.own(self.mover)]]: 1} if joint
                 else dict.fromkeys(self.actions, 1))
-
     def words(self): return [':', ',', 'left', 'you', 'other', *self.actions, *map(str, range(self.rounds + 1))]
 
 def tit_for_tat(game:MatrixGame, generator=None)->str:

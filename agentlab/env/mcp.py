@@ -29,7 +29,6 @@ class Line:
             if not isinstance(error, Exception): raise
             why = f'no answer in {seconds:g} s' if isinstance(error, TimeoutError) else self.cause(error)
             raise EnvError(f'the MCP server {name} cannot be reached: {why}. {self.heard}'.rstrip()) from error
-
     heard = ''  # the last words of a server that did not start
     async def live(self, opened, begun:Future):
         "From the handshake to the end."
@@ -47,19 +46,16 @@ class Line:
         finally:
             self.client = None
             complaints.close()
-
     @staticmethod
     def cause(error)->str:
         "What is at the bottom of groups of errors."
         while getattr(error, 'exceptions', None): error = error.exceptions[0]
         return readable(f'{type(error).__name__}: {error}'.rstrip(': '), 400)
-
     def run(self, coroutine, seconds:float):
         "The result of a coroutine, in time or TimeoutError."
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try: return future.result(seconds)
         finally: future.cancel()
-
     def call(self, name:str, arguments:dict, seconds:float)->str:
         "What a tool says. ToolError for what the server calls an error, EnvError where it is gone."
         if self.client is None: raise EnvError(f'the MCP server {self.name} is gone')
@@ -73,7 +69,6 @@ class Line:
                          for block in found.content)[:100_000]
         if not _field(found, 'is_error', 'isError'): return text
         raise ToolError(re.sub(r'\s*For further information visit \S+', '', text))
-
     def tools(self, seconds:float)->list:
         "All tools of the server."
         found, place = [], None
@@ -82,7 +77,6 @@ class Line:
             found, place = found + list(page.tools), _field(page, 'next_cursor', 'nextCursor')
             if not place: break
         return found
-
     def close(self):
         "End it, and the server if it was started for it."
         self.client = None
@@ -109,7 +103,6 @@ class Served:
                      if made or self.fresh else ' '.join(map(str, source)))[:80]
     def __getstate__(self):  # a connection cannot travel
         return {k: v for k, v in vars(self).items() if k not in ('loop', 'idle', 'home')} | dict(owner=None)
-
     def opened(self)->tuple:
         "A client that `async with` opens, and the file for what the server says beside the protocol."
         from mcp import Client, StdioServerParameters
@@ -122,7 +115,6 @@ class Served:
         command, *words = map(str, self.source)
         start = StdioServerParameters(command=command, args=words, env=own | self.variables)
         return Client(stdio_client(start, errlog=complaints)), complaints
-
     def line(self)->Line:
         "A connection that nobody uses, or a new one; the first one of a process starts the loop's thread."
         if self.owner != os.getpid():
@@ -132,7 +124,6 @@ class Served:
         while self.idle:
             if (one := self.idle.pop()).client is not None: return one
         return Line(self.loop, self.opened, self.name, self.seconds)
-
     def begin(self, task):
         line = self.line()
         if self.shared: self.idle.append(line)  # for all

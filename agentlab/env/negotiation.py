@@ -59,17 +59,14 @@ def check_goods(task:dict  # what the caller gave as a task
 class Negotiation(SeatedGame):
     "Divide things by offers in turn; each seat is paid what its part is worth to it, no deal pays 0."
     name, shared_loss = 'negotiation', True
-
     def __init__(self, limit:int=6,  # turns of both seats together; no deal after them
         split:str='train',    # which tasks `reset` draws: 'train', 'demo' or 'test'
         forfeit:float=None):  # paid for an illegal text; None: 0, like no deal
         super().__init__(forfeit)
         check_whole(2, limit=limit)  # an offer and an answer
         self.limit, self.split = limit, check_split(split)
-
     grammar = ('Write offer and three numbers, how many of each kind you keep, or accept the last offer, and '
                'nothing else.')
-
     @property
     def guide(self)->str:
         "The rules, for somebody who has never played."
@@ -77,27 +74,21 @@ class Negotiation(SeatedGame):
                           'what one of each is worth to you, and what you get if you accept the last offer. The other '
                           'player values them differently. You are paid what your share is worth; without a deal in '
                           f'{self.limit} turns nobody is paid.', self.grammar, 'offer 1 0 1')
-
     def deal(self, task, generator):
         task = draw_task(draw_goods, generator, self.split) if task is None else check_goods(task)
         self.counts, self.offers = tuple(task['counts']), ()  # offers: what each turn's seat wanted to keep
         self.values = dict(zip(self.seats, map(tuple, task['values'])))
-
     def due(self)->tuple:
         "What the seat that moves gets if it accepts; None without an offer."
         return rest(self.counts, self.offers[-1]) if self.offers else None
-
     def view(self, seat):
         listed = lambda numbers: ' '.join(map(str, numbers))
         text = (f'{seat} : things {listed(self.counts)} , worth {listed(self.values[seat])} , turn '
                 f'{min(len(self.offers) + 1, self.limit)} of {self.limit}')
         return f'{text} , you get {listed(self.due())}' if self.offers else text
-
     def key(self, seat): return self.counts, self.values[seat], self.offers
-
     def moves(self):
         return ['accept']*bool(self.offers) + [f'offer {" ".join(map(str, kept))}' for kept in divisions(self.counts)]
-
     def play(self, move):
         if move == 'accept':
             due, (other,) = self.due(), [seat for seat in self.seats if seat != self.mover]
@@ -106,13 +97,10 @@ class Negotiation(SeatedGame):
         self.offers = (*self.offers, tuple(map(int, move.split()[1:])))
         if len(self.offers) == self.limit: return dict.fromkeys(self.seats, 0)
         self.pass_turn()
-
     def stakes(self, seat): return 0., 1.
-
     def aspiration(self)->float:
         "What the strong player wants in this turn: all at first, half in the end, falling evenly."
         return total*(1 - .5*len(self.offers)/(self.limit - 1))
-
     def advice(self):
         """Concede: accept what is worth the aspiration (in the last turn anything), else ask for that much and leave
         the other as many things as possible.
@@ -123,12 +111,10 @@ class Negotiation(SeatedGame):
         good = [kept for kept in divisions(self.counts) if worth(kept, own) >= self.aspiration()]
         least = min(map(sum, good))
         return {f'offer {" ".join(map(str, kept))}': 1 for kept in good if sum(kept) == least}
-
     def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
     )->list:  # n different tasks, for `reset(seed, task=task)`
         "Different tasks of one split, the same list every time."
         return different_tasks(draw_goods, split, n, seed)
-
     def words(self):
         return [':', ',', *'things worth turn of you get offer accept'.split(),
                 *map(str, range(max(total, self.limit) + 1))]

@@ -35,7 +35,6 @@ def check_heaps(heaps  # what the caller gave
 class Nim(SeatedGame):
     "Take stones from one heap; who takes the last one is paid 1 (in misere Nim -1), the other the opposite."
     name = 'nim'
-
     def __init__(self, heaps:tuple=(3, 4, 5),  # stones in each heap; None: drawn for each game
         misere:bool=False,        # True: who takes the last stone loses
         piles:int=3, most:int=7,  # for heaps=None: how many heaps, and the most stones in one
@@ -45,9 +44,7 @@ class Nim(SeatedGame):
         self.start, self.misere, self.split = None if heaps is None else check_heaps(heaps), misere, check_split(split)
         self.piles, self.most = (piles, most) if heaps is None else (len(heaps), max(heaps))
         check_heaps((self.most,)*self.piles)
-
     grammar = 'Write the letter of a heap and how many stones you take from it, and nothing else.'
-
     @property
     def guide(self)->str:
         "The rules, for somebody who has never played."
@@ -55,11 +52,9 @@ class Nim(SeatedGame):
         return guide_text('Nim. You read your seat, then the heaps: a 3 b 4 means three stones in heap a and four in '
                           'heap b. In turn, take one or more stones '
                           f'from one heap; who takes the last stone of all {end}.', self.grammar, 'a 1')
-
     def draw(self, generator:Random)->dict:
         "Heaps in rising order: the same stones in another order are the same game."
         return dict(heaps=sorted(generator.randint(1, self.most) for _ in range(self.piles)))
-
     def deal(self, task, generator):
         if task is None:
             task = draw_task(self.draw, generator, self.split) if self.start is None else dict(heaps=self.start)
@@ -68,33 +63,25 @@ class Nim(SeatedGame):
         self.heaps = check_heaps(task['heaps'])
         if len(self.heaps) > self.piles or max(self.heaps) > self.most:
             raise ValueError(f'heaps={task["heaps"]!r}: at most {self.piles} heaps of {self.most} stones here')
-
     def view(self, seat):
         return ' '.join([seat, ':', *(f'{letter} {stones}' for letter, stones in zip(letters, self.heaps))])
-
     def key(self, seat): return self.heaps
-
     def moves(self):
         return [f'{letter} {take}' for letter, stones in zip(letters, self.heaps) for take in range(1, stones + 1)]
-
     def after(self, move:str)->tuple:
         "The heaps that a legal move leaves."
         letter, take = move.split()
         return tuple(stones - int(take)*(letter == own) for own, stones in zip(letters, self.heaps))
-
     def play(self, move):
         self.heaps = self.after(move)
         if not any(self.heaps): return {seat: 1 if (seat == self.mover) != self.misere else -1 for seat in self.seats}
         self.pass_turn()
-
     def advice(self):
         return dict.fromkeys([move for move in self.moves() if lost(self.after(move), self.misere)] or self.moves(), 1)
-
     def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
     )->list:  # n different heaps, for `reset(seed, task=task)`
         "Different heaps of one split, the same list every time; for heaps=None."
         if self.start is not None:
             raise ValueError(f'heaps={self.start} are given, so there is nothing to draw; take Nim(heaps=None)')
         return different_tasks(self.draw, split, n, seed)
-
     def words(self): return [':', *letters[:self.piles], *map(str, range(self.most + 1))]

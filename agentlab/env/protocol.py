@@ -50,38 +50,31 @@ class Env:
     guide = ''  # for somebody who reads: the rules, how an action is written, an example; a text, or {seat: text}
     grammar = ''         # one sentence of it: how an action is written
     reader = False       # True: writes for somebody who reads any text, see `for_reader`
-
     @property
     def name(self)->str: return vars(self).get('name') or type(self).__name__.lower()
     @name.setter
     def name(self, value:str): vars(self)['name'] = value  # a world may be given a name of its own
-
     def reset(self, seed:int,  # fixes everything random in this episode
         task=None  # the very task to play; None: the environment draws one from the seed
     )->Step:       # whose turn it is and what they read
         "Begin an episode."
         raise NotImplementedError(f'{type(self).__name__} must define reset(seed, task=None) -> Step')
-
     def step(self,
         action:str  # the acting seat's whole text; parsing it, and what a bad one costs, belong to the environment
     )->Step:        # what it paid, and who reads what next
         "Play the text of the seat that moves. Raises `EnvError` after the end."
         raise NotImplementedError(f'{type(self).__name__} must define step(action) -> Step')
-
     def close(self):
         "Free what the environment holds; harmless when called twice."
-
     def clone(self)->'Env':
         "An independent copy in the same situation, for branching."
         return copy.deepcopy(self)
-
     def for_reader(self)->'Env':
         "The same for any reader; numbers whole where `spaced` parts them. Shallow: call before `reset`, play one."
         twin = copy.copy(self)
         twin.reader = True
         if hasattr(twin, 'spaced'): twin.spaced = False
         return twin
-
     def refusal(self, action:str,  # what was written
         plain:str,                 # the answer in the closed vocabulary of the tiny policies
         expected:str=''            # what would have been understood; '': the grammar
@@ -94,24 +87,19 @@ class TextEnv(Env):
     horizon = None   # most turns in an episode; None: no limit
     deadline = True  # the horizon is a rule: whoever reaches it has lost; False: a budget, the episode is cut off
     over = True      # nothing to step before the first reset
-
     def start(self, seed:int, task=None)->str:
         "Begin an episode and return the first observation; draw only from `self.random`."
         raise NotImplementedError(f'{type(self).__name__} must define start(seed, task) -> str')
-
     def turn(self, action:str)->tuple:
         "Play one action; return `(observation, reward, done, info)`."
         raise NotImplementedError(f'{type(self).__name__} must define turn(action) -> (text, reward, done, info)')
-
     def facts(self)->dict:
         "What `info` holds in the present situation, such as `state` and `legal`."
         return {}
-
     def reset(self, seed:int, task=None)->Step:
         self.random, self.turns, self.over = Random(check_seed(seed)), 0, False
         observation = self.start(seed, task)
         return Step(self.seats[0], observation, info=dict(invalid=False, success=False, truncated=False) | self.facts())
-
     def step(self, action:str)->Step:
         check_turn(self, self.over, action)
         self.turns += 1
@@ -254,21 +242,18 @@ class Drawn:
     `best()`. A clone is shallow: what changes in an episode is replaced, never altered."""
     drawn = 'tasks'  # what they are
     apart = staticmethod(canonical)  # task -> what tells it from the others
-
     def tasks(self, split:str,  # 'train', 'demo' or 'test'
         n:int, seed:int=0  # another seed, other tasks
     )->list:               # n different tasks, for `reset(seed, task=task)`
         "Different tasks of one split, the same list every time."
         generator = Random(f'{self.drawn} {check_split(split)} {seed}')
         return distinct(lambda: self.draw(generator, split), n, f'{self.drawn} of split {split!r}', self.apart)
-
     def expert(self, noise:float=0.,  # share of actions drawn at random from `legal`
         generator:Random=None  # seeded by the caller; needed if noise > 0
     )->str:  # an action
         "The best one; with `noise` an imperfect demonstrator."
         best = self.best()
         return generator.choice(self.legal()) if noisy(noise, generator) else best
-
     def clone(self): return copy.copy(self)
 
 def data_of(name:str)->dict:  # of the file, without .json

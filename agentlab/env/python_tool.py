@@ -122,7 +122,6 @@ class PythonTool(Drawn, TextEnv):
              tool('answer', 'Give the answer, which ends the task.', number='the number')]
     max_tokens = 24  # a call of the tiny model, digit by digit; `agentlab train` gives so many
     grammar = 'Write python and one expression, or answer and the number, and nothing else.'
-
     def __init__(self,
         # 1: sums over a short list; 2: also products, powers, ranks, multiples; 3: longer numbers, two more forms
         level:int=2, horizon:int=4,  # most turns: two mistakes, one result, the answer
@@ -139,14 +138,12 @@ class PythonTool(Drawn, TextEnv):
         self.level, self.horizon, self.spaced, self.split = level, horizon, bool(spaced), check_split(split)
         self.milestone = float(milestone)
         self.sandbox = sandbox or MontySandbox(seconds=1., megabytes=32, output=300)
-
     def start(self, seed, task=None):
         self.task = self.draw(self.random, self.split) if task is None else check_problem(task)
         self.truth, self.calls, self.shown = str(solve(self.task)), (), False
         given = ' '.join(f"{name} = {', '.join(map(str, value)) if name in 'ab' else value}."
                          for name, value in self.task['values'].items())
         return self.write(f"{given} What is {forms[self.task['form']][0]}?")
-
     @property
     def guide(self)->str:
         "The rules, for somebody who has never done it."
@@ -154,11 +151,9 @@ class PythonTool(Drawn, TextEnv):
                  'the question are variables, so do not copy their values. What it prints is shown to you; then '
                  'answer it.')
         return guide_text(rules, self.grammar, 'python sum(x * x for x in a)')
-
     def write(self, text:str)->str:
         "A text as the agent reads and says it."
         return spelled(text) if self.spaced else text
-
     def turn(self, action):
         verb, rest = parse(action)
         columns = dict(tool=0, tool_error=math.nan, void=int(not verb)) | well_formed(action)
@@ -166,7 +161,6 @@ class PythonTool(Drawn, TextEnv):
         if not verb: return self.refusal(action, 'Nothing was run.'), 0., False, dict(invalid=True, columns=columns)
         right = int(rest) == int(self.truth)
         return 'Right.' if right else 'Wrong.', float(right), True, dict(success=right, columns=columns)
-
     def call(self, code:str, columns:dict)->tuple:
         "Run code; what it gave or how it failed is what the agent reads next."
         result = self.sandbox(code, self.task['values'])
@@ -175,19 +169,15 @@ class PythonTool(Drawn, TextEnv):
         self.calls, self.shown = (*self.calls, (code, result.ok, self.write(text))), self.shown or new
         return (self.write(text), self.milestone*new, False,
                 dict(cost=1., columns=columns | dict(tool=1, tool_error=int(not result.ok))))
-
     def facts(self):
         values = tuple(tuple(value) if name in 'ab' else value for name, value in self.task['values'].items())
         return dict(legal=self.legal(), state=(self.task['form'], values, self.calls[-1][2] if self.calls else ''),
                     answer=self.write(self.truth), milestone=float(self.shown))
-
     def result(self)->str:
         "The number that the tool showed last, as it was written; '' if the last call gave none."
         shown = re.fullmatch(r'= (-?[0-9][0-9 ]*)', self.calls[-1][2]) if self.calls else None
         return shown[1] if shown else ''
-
     def draw(self, generator:Random, split:str)->dict: return draw_problem(generator, split, self.level)
-
     def render(self)->str:
         "The calls so far and what they gave, for us."
         return '\n'.join([f"{forms[self.task['form']][0]} (it is {self.truth})"]

@@ -120,9 +120,7 @@ class MontySandbox:
             raise Refused(f'no sandbox for Python ({error}): pip install "agentlab-rl[python]"') from error
         self.seconds, self.megabytes, self.depth, self.output, self.grace = seconds, megabytes, depth, output, grace
         self.owner, self.lock = None, threading.Lock()
-
     def __reduce__(self): return type(self), (self.seconds, self.megabytes, self.depth, self.output, self.grace)
-
     def workers(self):
         "The pool of worker processes, started at the first call; they end with this object at the latest."
         if self.owner == os.getpid(): return self.pool  # a forked process must not talk through its parent's pipes
@@ -141,14 +139,12 @@ class MontySandbox:
             begun[:], self.pool, self.owner = [os.getpid()], pool, os.getpid()
             weakref.finalize(self, end_workers, pool, self.owner, os.getpid)
             return pool
-
     def session(self, pool):
         "A fresh interpreter with our limits."
         limits = dict(max_feed_duration_secs=self.seconds, max_memory=self.megabytes << 20,
                       max_recursion_depth=self.depth, max_suspensions=100)
         same = dict(datetime=datetime(2000, 1, 1), timezone='utc', sleep='zero', random_start=dict(seed=0))
         return pool.checkout(limits=limits, os_policy=same, assert_message_annotations=False)
-
     def __call__(self, code:str,  # any text
         names:dict=None           # name -> plain value, which the program finds defined
     )->Result:
@@ -264,7 +260,6 @@ class Bubblewrap:
         if trial != Result(True, '42'):
             raise Refused(f'bwrap does not work here ({trial.error or trial.text}), so nothing was run; allow user '
                           f'namespaces, or use MontySandbox')
-
     def command(self, descriptor:int  # of the file with the system-call filter
     )->list:  # the command line
         "What is run: bwrap makes the walls, prlimit the limits, Python the rest."
@@ -274,7 +269,6 @@ class Bubblewrap:
                   '--core=0', f'--stack={8 << 20}']
         return [self.bwrap, *walls, *self.files, '--remount-ro', '/', '--chdir', '/', '--seccomp', str(descriptor),
                 '--', self.prlimit, *limits, '--', self.python, '-I', '-S', '-B', '-c', runner]
-
     def __call__(self, code:str,  # any text
         names:dict=None           # name -> plain value, which the program finds defined
     )->Result:

@@ -16,7 +16,6 @@ words = ('ka', 'lo', 'mi', 'ne', 'pu', 'ra', 'si', 'to')
 class Signals(SeatedGame):
     "Say a word for an object, pick an object for a word; both get 1 a round if they match (Lewis's signalling game)."
     name, seats, shared_loss = 'signals', ('sender', 'receiver'), True
-
     def __init__(self, n:int=4, rounds:int=1,  # objects, and as many words, 2 to 8; of one game
         noise:float=0.,          # share of words that are replaced by any word on their way
         split:str='train',       # 'train', 'demo' or 'test'; all have the same objects
@@ -27,15 +26,12 @@ class Signals(SeatedGame):
         if not 0 <= noise <= 1: raise ValueError(f'noise={noise!r}: give a share from 0 to 1')
         self.n, self.rounds, self.noise, self.split = n, rounds, noise, check_split(split)
         self.objects, self.said = objects[:n], words[:n]
-
     @property
     def grammar(self)->str: return self.asked('sender' if self.over else self.mover)
-
     def asked(self, seat:str)->str:
         "How a seat writes."
         words = self.said if seat == 'sender' else self.objects
         return f'Write one of {", ".join(words)}, and nothing else.'
-
     @property
     def guide(self)->dict:
         "The rules for each seat."
@@ -46,7 +42,6 @@ class Signals(SeatedGame):
                      receiver='You hear a word from a partner, who has read the name of an object, and pick an object.')
         first = dict(sender=self.said[0], receiver=self.objects[0])
         return {seat: guide_text(f'{rules[seat]} {shared}', self.asked(seat), first[seat]) for seat in self.seats}
-
     def deal(self, task, generator):
         task = dict(objects=[generator.choice(self.objects) for _ in range(self.rounds)]) if task is None else task
         if (not isinstance(task, dict) or set(task) != {'objects'} or len(task['objects']) != self.rounds
@@ -56,22 +51,17 @@ class Signals(SeatedGame):
         self.goals = tuple(task['objects'])
         self.slips = tuple(generator.choice(self.said) if generator.random() < self.noise else None for _ in self.goals)
         self.past, self.heard = (), None  # rounds played: (object, word said, word heard, pick)
-
     def known(self, past:tuple, seat:str)->tuple:
         "What a seat knows of a round: the sender does not learn what was heard, nor the receiver what was said."
         thing, said, heard, pick = past
         return thing, said if seat == 'sender' else heard, pick
-
     def view(self, seat):
         now = self.goals[min(len(self.past), self.rounds - 1)] if seat == 'sender' else self.heard or 'over'
         return ' '.join([seat, ':', now] + ([', last', *self.known(self.past[-1], seat)] if self.past else []))
-
     def key(self, seat):
         now = (self.goals[len(self.past)] if seat == 'sender' else self.heard) if not self.over else ''
         return tuple(self.known(past, seat) for past in self.past), now
-
     def moves(self): return list(self.said if self.mover == 'sender' else self.objects)
-
     def play(self, move):
         turn = len(self.past)
         if self.mover == 'sender':
@@ -82,16 +72,12 @@ class Signals(SeatedGame):
         if turn + 1 == self.rounds: return payments
         self.pay(payments)
         self.pass_turn()
-
     def stakes(self, seat): return 0., float(self.rounds - len(self.past))
-
     def won(self, totals): return {seat: total == self.rounds for seat, total in totals.items()}
-
     def advice(self):
         "The identity convention: word i for object i."
         if self.mover == 'sender': return {self.said[self.objects.index(self.goals[len(self.past)])]: 1}
         return {self.objects[self.said.index(self.heard)]: 1}
-
     def tasks(self, split:str, n:int, seed:int=0  # another split or seed: another order, the same objects; n: how many
     )->list:  # n tasks, for `reset(seed, task=task)`
         "Tasks in which every object comes equally often (up to the remainder), shuffled; the same list every time."
@@ -99,5 +85,4 @@ class Signals(SeatedGame):
         goals = [self.objects[i % self.n] for i in range(n*self.rounds)]
         generator.shuffle(goals)
         return [dict(objects=goals[i*self.rounds:(i + 1)*self.rounds]) for i in range(n)]
-
     def words(self): return [':', ',', 'last', 'over', *self.objects, *self.said]

@@ -51,7 +51,6 @@ class TicTacToe(SeatedGame):
     guide = guide_text('Tic-tac-toe. The cells of the board are numbered 1 to 9, row by row; you read your mark, then '
                        'the board: a number is a free cell, '
                        'x or o is taken. Three of your marks in a row, a column or a diagonal win.', grammar, '5')
-
     def __init__(self, forfeit:float=None,  # what a seat is paid for an illegal text; None: -1
         opening:int=0,  # most random moves before the game begins, 0 to 8; how many and which is drawn from the seed
         turned:bool=False,     # True: after every move the board is turned and mirrored into `canonical_board`
@@ -59,37 +58,29 @@ class TicTacToe(SeatedGame):
         super().__init__(forfeit)
         check_whole(0, 8, opening=opening)
         self.opening, self.turned, self.numbered = opening, turned, numbered
-
     def deal(self, task, generator):
         if task is not None: raise ValueError(f'task={task!r}: a game of tic-tac-toe has no task; leave task out')
         moves, begun = generator.randrange(self.opening + 1) if self.opening else 0, False
         while not begun:
             self.board, self.mover = free, 'x'
             begun = all(self.play(generator.choice(self.moves())) is None for _ in range(moves))  # not one that is over
-
     def view(self, seat):
         return ' '.join([seat, ':', *(str(cell) if mark == '.' else f'{mark}{cell}' if self.numbered else mark
                                       for cell, mark in enumerate(self.board, 1))])
-
     def key(self, seat): return self.board,
-
     def moves(self): return [str(cell) for cell, mark in enumerate(self.board, 1) if mark == '.']
-
     def play(self, move):
         self.board = put(self.board, int(move) - 1, self.mover)
         if winner(self.board): return {seat: 1 if seat == self.mover else -1 for seat in self.seats}
         if '.' not in self.board: return dict.fromkeys(self.seats, 0)
         if self.turned: self.board = canonical_board(self.board)
         self.pass_turn()
-
     def advice(self):
         values = {move: value(put(self.board, int(move) - 1, self.mover)) for move in self.moves()}
         best = (max if self.mover == 'x' else min)(values.values())
         return {move: 1 for move, worth in values.items() if worth == best}
-
     def words(self):
         return [':', *'123456789'] + [f'{mark}{cell}' for mark in 'xo' for cell in '123456789']*self.numbered
-
     def render(self)->str:
         "The board for us."
         return '\n'.join(' '.join(self.board[row:row+3]) for row in (0, 3, 6))

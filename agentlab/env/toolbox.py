@@ -98,7 +98,6 @@ class Toolbox(Drawn, TextEnv):
     deadline = False  # the horizon is a budget
     apart = staticmethod(_json)
     plain, asked = 'No tool was called.', None
-
     def __init__(self, tools,  # of Tool, or functions
         tasks,                 # list of dict(question=, answer=, ...), or draw(generator, split) -> such a dict
         score=exact,           # (answer, task) -> number; a success is 1 or more
@@ -120,7 +119,6 @@ class Toolbox(Drawn, TextEnv):
         self.held, self.ledger, self.task = {}, (), None
         self.listed = [] if callable(tasks) else [check_asked(task) for task in tasks]
         self.draw = tasks if callable(tasks) else partial(_drawn, {one: [] for one in splits} | _pools(self.listed))
-
     def start(self, seed, task=None):
         self.close()
         self.over = False
@@ -129,11 +127,9 @@ class Toolbox(Drawn, TextEnv):
             self.held[place] = place.begin(self.task), threading.Lock()  # a call that changes it holds the lock
         said = [self.task['question'], *(place.greeting(value) for place, (value, _) in self.held.items())]
         return self.written('\n'.join(text for text in said if text))
-
     def written(self, text:str)->str:
         "A text as the agent reads and says it."
         return text
-
     def call_tools(self, calls:list,  # (name, arguments), and a third where the call could not be read: why
         text:str=''  # the reply; where it has no calls it may be the answer
     ):               # a Step
@@ -141,21 +137,17 @@ class Toolbox(Drawn, TextEnv):
         self.asked = calls
         try: return self.step(text)
         finally: self.asked = None
-
     def call_tool(self, name:str, arguments:dict): return self.call_tools([(name, arguments)])
-
     def read(self, action:str)->list:
         "The call in a text: the tool's name and its arguments as words; [] where it begins with no name of a tool."
         call = call_of(self.tools, action)
         return [call] if call[0] in self.known else []
-
     def turn(self, action):
         calls = self.read(action) if self.asked is None else self.asked
         if calls: return self.answered(self.made(calls))
         columns = dict(calls=0, tool=0, tool_error=math.nan)
         if not self.final and action.strip(): return self.ended(action, dict(columns=columns))
         return self.refusal(action, self.plain), 0., False, dict(invalid=True, columns=columns)
-
     def made(self, calls:list)->list:
         "What came of the calls. Those that change something wait for those before them; neighbours that do not, not."
         found, last = [], None
@@ -168,7 +160,6 @@ class Toolbox(Drawn, TextEnv):
                 last = found[-1] if found[-1]['ok'] and found[-1]['tool'] == self.final else last
         said = f'Not run: at most {self.most} calls of a reply are.'
         return found + [entry(*one[:2], said) for one in calls[self.most:]]
-
     def one(self, name:str, arguments:dict, error:str='')->dict:
         "Make one call: what the ledger keeps of it. Raises EnvError where what it works on is gone."
         fault = error or fault_of(self.tools, name, arguments)
@@ -181,7 +172,6 @@ class Toolbox(Drawn, TextEnv):
         except Exception as wrong:
             said = f'{name} failed: {type(wrong).__name__}: {wrong}. Mend the arguments, or call another tool.'
         return entry(name, arguments, readable(said, self.output), ok, tool.cost)
-
     def work(self, tool:Tool, arguments:dict)->str:
         "In the thread of a call: nothing begins on a place that another call is changing."
         value, lock = self.held.get(tool.place, (None, None))
@@ -192,7 +182,6 @@ class Toolbox(Drawn, TextEnv):
         finally:
             if lock and not tool.pure: lock.release()
         return said if isinstance(said, str) else json.dumps(said, default=str)
-
     def answered(self, found:list)->tuple:
         "The turn, from the entries of its calls."
         self.ledger = *self.ledger, *found
@@ -206,47 +195,39 @@ class Toolbox(Drawn, TextEnv):
                                                           for i, (x, text) in enumerate(zip(found, texts), 1))
         worth = next((x for x in (self.over_by(self.task, one) for one in found) if x is not None), None)
         return text, float(worth or 0), worth is not None, info | dict(success=(worth or 0) >= 1)
-
     def ended(self, said:str, info:dict)->tuple:
         "The end: what the answer is worth."
         reward = float(self.score(said, self.task))
         return 'Right.' if reward >= 1 else 'Wrong.', reward, True, info | dict(success=reward >= 1)
-
     def facts(self):
         key = [self.task['question'], *([x['tool'], _json(x['arguments']), x['text']] for x in self.ledger)]
         answer = self.written(str(self.task.get('answer', '')))
         return dict(state=key, answer=answer, ledger=list(self.ledger), legal=self.legal())
-
     def legal(self)->list:
         "The calls that the task lists, and its answer: some of what can be said."
         final = f'{self.final} {self.task.get("answer", "")}'.strip() if 'answer' in self.task else ''
         return [*self.task.get('calls', ()), *[final]*bool(final)]
-
     def best(self)->str:
         "The calls of the task one after the other, then the answer. Raises ValueError where the task lists none."
         if 'calls' not in self.task or 'answer' not in self.task:
             raise ValueError("the task lists no calls: give it dict(calls=['search ...'], answer=...) to show it")
         return self.legal()[min(self.turns, len(self.task['calls']))]
-
     def vocabulary(self)->list:
         "Every word of the tasks and of their calls, for a word-level tokenizer; answers of tools are in `words`."
         said = [[one['question'], str(one.get('answer', '')), *one.get('calls', ())] for one in self.listed]
         texts = [*self.known, self.plain, 'Right Wrong . No output', *self.words, *itertools.chain(*said)]
         return list(dict.fromkeys(re.findall(r'\w+|[^\w\s]', ' '.join(texts))))
-
     @property
     def grammar(self)->str:
         said = [' '.join([one['name'], *(p.upper() for p in one['parameters']['properties'])]) for one in self.tools]
         last = '' if self.final else ', or only the answer, which ends the task'
         return f'Write one of these and nothing else: {"; ".join(said)}{last}.'
-
     @property
     def guide(self)->str:
         "The rules, the tools, and an example, for somebody who reads."
         rules = ' '.join([self.rules, *(f'{one["name"]}: {one["description"]}' for one in self.tools)])
         example = self.example or next((call for one in self.listed for call in one.get('calls', ())), '')
         return guide_text(rules, self.grammar, example) if example else f'{rules} {self.grammar}'
-
     def clone(self):
         if any(lock.locked() for _, lock in self.held.values()):
             raise EnvError(f'{self.name}: a call that overran its limit is still at work, so its place cannot be '
@@ -255,7 +236,6 @@ class Toolbox(Drawn, TextEnv):
         twin.random = copy.deepcopy(vars(self).get('random'))
         twin.held = {place: (place.copy(value), threading.Lock()) for place, (value, _) in held.items()}
         return twin
-
     def close(self):
         "End the episode."
         held, self.held, self.over = self.held, {}, True

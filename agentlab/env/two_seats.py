@@ -16,63 +16,49 @@ class SeatedGame(Env):
     "A game for several seats; write `deal`, `view`, `key`, `moves` and `play`."
     seats = ('first', 'second')
     horizon, over, shared_loss = None, True, False  # nothing to step before the first reset
-
     def __init__(self, forfeit:float=None):  # what a seat is paid for an illegal text; None: the least it can still get
         if forfeit is not None and not is_finite(forfeit):
             raise ValueError(f'forfeit={forfeit!r}: give a finite number, or None for the worst result of the game')
         self.forfeit = forfeit
-
     def deal(self, task, generator:Random):
         "Set up a game from `task` (None: draw one); nothing may be drawn later."
         raise NotImplementedError(f'{type(self).__name__} must define deal(task, generator)')
-
     def view(self, seat:str)->str:
         "What this seat reads."
         raise NotImplementedError(f'{type(self).__name__} must define view(seat) -> str')
-
     def key(self, seat:str)->tuple:
         "All that this seat can know: its information set."
         raise NotImplementedError(f'{type(self).__name__} must define key(seat) -> tuple')
-
     def moves(self)->list:
         "The legal texts of the seat that moves."
         raise NotImplementedError(f'{type(self).__name__} must define moves() -> list of str')
-
     def play(self, move:str):
         "Play a legal move; None, or what everybody is paid at the end of the game."
         raise NotImplementedError(f'{type(self).__name__} must define play(move) -> None or {{seat: payment}}')
-
     def advice(self)->dict:
         "Good moves of the seat that moves, from its information set alone: move -> weight."
         raise NotImplementedError(f'{type(self).__name__} has no expert; define advice() -> {{move: weight}}')
-
     def stakes(self, seat:str)->tuple:
         "The least and the most that this seat can still be paid."
         return -1., 1.
-
     def won(self, totals:dict)->dict:
         "Who has won, from what each seat was paid in the whole game."
         return {seat: total > 0 for seat, total in totals.items()}
-
     def words(self)->list:
         "Words of the game besides its seats, moves and 'Illegal .'."
         return []
-
     def pass_turn(self):
         "The next seat in the order of `seats` moves."
         self.mover = self.seats[(self.seats.index(self.mover) + 1) % len(self.seats)]
-
     def pay(self, payments:dict):
         "Pay some seats now."
         self.paid = {seat: self.paid[seat] + float(payments.get(seat, 0.)) for seat in self.seats}
-
     def reset(self, seed, task=None):
         generator = Random(check_seed(seed))
         self.mover, self.turns, self.over, self.totals = self.seats[0], 0, False, dict.fromkeys(self.seats, 0.)
         self.deal(task, generator)
         return Step(self.mover, self.view(self.mover),
                     info=dict(invalid=False, success=False, truncated=False) | self.facts())
-
     def step(self, action):
         check_turn(self, self.over, action)
         move = {tidy(move): move for move in self.moves()}.get(tidy(action))
@@ -85,24 +71,19 @@ class SeatedGame(Env):
                 else self.view(self.mover))
         return Step(self.mover, text, self.paid, self.over,
                     dict(invalid=move is None, success=self.success(move), truncated=False) | self.facts())
-
     def success(self, move):
         "False while the game goes on; then seat -> whether it has won. Who wrote nonsense (move=None) has not."
         if not self.over: return False
         return {seat: seat != self.mover and not self.shared_loss
                 for seat in self.seats} if move is None else self.won(self.totals)
-
     def forfeits(self)->dict:
         "What an illegal text of the seat that moves pays."
         pays = {seat: self.stakes(seat)[0 if self.shared_loss or seat == self.mover else 1] for seat in self.seats}
         return pays if self.forfeit is None else pays | {self.mover: self.forfeit}
-
     def facts(self)->dict:
         "What `info` holds in the present situation."
         return dict(legal=[] if self.over else list(self.moves()), state=(self.mover, *self.key(self.mover)))
-
     def clone(self): return copy.copy(self)  # attributes are only replaced
-
     def expert(self, noise:float=0.,  # share of moves drawn at random from the legal ones
         generator:Random=None  # seeded by the caller, draws among good moves; None: the first of the heaviest
     )->str:  # a move
@@ -110,13 +91,11 @@ class SeatedGame(Env):
         if noisy(noise, generator, 'expert'): return generator.choice(self.moves())
         advice = self.advice()
         return generator.choices([*advice], [*advice.values()])[0] if generator else max(advice, key=advice.get)
-
     def demonstrator(self, noise:float=0.,  # not used: a random player cannot be noisier
         generator:Random=None  # seeded by the caller; None: the first legal move
     )->str:  # a move
         "Any legal move: what a policy imitates before it learns from itself alone."
         return generator.choice(self.moves()) if generator else self.moves()[0]
-
     def vocabulary(self)->list:
         "Every word and mark that is said or understood here, for a word-level tokenizer."
         return list(dict.fromkeys(['Illegal', '.', *self.seats, *self.words()]))

@@ -49,22 +49,18 @@ def words_of(most:int, split:str)->list:
 class WordGame(Drawn, TextEnv):
     "A secret that is found by asking: a turn pays -1, the one that finds it 0."
     seats, deadline, reader = ('player',), True, False
-
     def possible(self)->list:
         "Secrets that agree with everything that was answered."
         raise NotImplementedError(f'{type(self).__name__} must define possible()')
-
     def begin(self, task, options:list):
         "Take a task, or draw one."
         self.task = self.draw(self.random, self.split) if task is None else dict(task)
         if self.task.get('secret') not in options:
             raise ValueError(f'task={task!r}: its secret must be one of {listed(options, 8)}; take it from tasks()')
         self.seen = ()
-
     def facts(self):
         left = 1 - (len(self.possible()) - 1)/max(self.most - 1, 1)
         return dict(legal=self.legal(), state=(self.task['secret'], *map(list, self.seen)), milestone=left)
-
     def render(self)->str: return '\n'.join([f"secret: {self.task['secret']}", *(f'{a}: {b}' for a, b in self.seen)])
 
 @environment('wordle')
@@ -73,27 +69,22 @@ class Wordle(WordGame):
     name, drawn, apart = 'wordle', 'words', staticmethod(itemgetter('secret'))
     grammar = 'Write the five letters of a word with spaces between them, and nothing else.'
     max_tokens = 6
-
     def __init__(self, words:int=len(WORDS),  # the first so many of the list may be guessed or hidden, from 20
         horizon:int=6, split:str='train', faithful:bool=False):  # most guesses; whose words are hidden; see `marks`
         check_whole(20, len(WORDS), words=words)
         check_whole(horizon=horizon)
         self.words, self.horizon, self.split, self.faithful = WORDS[:words], horizon, check_split(split), faithful
         self.most = words
-
     @property
     def guide(self)->str:
         rules = ('Find a hidden word of five letters. After each guess g marks a letter at its place, y a letter that '
                  f'stands elsewhere, - one that is not in the word. You have {self.horizon} guesses.')
         return guide_text(rules, self.grammar, 'c r a n e')
-
     def draw(self, generator:Random, split:str)->dict:
         return dict(secret=generator.choice(words_of(self.most, split)))
-
     def start(self, seed, task=None):
         self.begin(task, self.words)
         return 'Guess.'
-
     def turn(self, action):
         guess = tidy(action).replace(' ', '')
         if guess not in self.words:
@@ -103,17 +94,13 @@ class Wordle(WordGame):
         self.seen += ((guess, answer),)
         won = answer == 'ggggg'
         return ' '.join([*guess, ':', *answer]), won - 1., won, dict(success=won)
-
     def possible(self)->list:
         return [word for word in self.words
                 if all(marks(guess, word, self.faithful) == answer for guess, answer in self.seen)]
-
     def legal(self)->list: return [' '.join(word) for word in self.words]
-
     def best(self)->str:
         left = self.possible() or self.words  # none: marks of the release can contradict each other
         return ' '.join(most_telling(tuple(left), self.faithful))
-
     def vocabulary(self)->list: return [*'abcdefghijklmnopqrstuvwxyz:-.', *'Guess Not in the list'.split()]
 
 @environment('twenty_questions')
@@ -122,7 +109,6 @@ class TwentyQuestions(WordGame):
     name, drawn = 'twenty_questions', 'games'
     max_tokens = 3
     grammar = 'Write ask and a mark, or guess and a thing, and nothing else.'
-
     def __init__(self, things:int=8, table:str='objects',  # how many of the table; 'objects' or 'cities'
         horizon:int=20, split:str='train'):  # most turns; whose games `reset` draws
         if table not in ('objects', 'cities'): raise ValueError(f"table={table!r}: give 'objects' or 'cities'")
@@ -132,19 +118,16 @@ class TwentyQuestions(WordGame):
         self.table = {thing: every[thing].split() for thing in list(every)[::len(every)//things][:things]}
         self.asks = sorted({mark for marks in self.table.values() for mark in marks})
         self.most, self.horizon, self.split = things, horizon, check_split(split)
-
     @property
     def guide(self)->str:
         rules = (f'One thing is meant, of: {", ".join(self.table)}. Find out which. You may ask about: '
                  f'{", ".join(self.asks)}. A good question is true of half of what is left. '
                  f'You have {self.horizon} turns.')
         return guide_text(rules, self.grammar, f'ask {self.asks[0]}')
-
     def draw(self, generator:Random, split:str)->dict:
         games = [dict(secret=thing, hint=mark) for thing in self.table for mark in self.asks
                  if split_of(['twenty', thing, mark]) == split]
         return generator.choice(games)
-
     def start(self, seed, task=None):
         self.begin(task, list(self.table))
         if self.task.get('hint') not in self.asks:
@@ -152,7 +135,6 @@ class TwentyQuestions(WordGame):
         hint = f"ask {self.task['hint']}"
         self.seen = ((hint, self.reply(hint, self.task['secret'])),)
         return f"{hint.removeprefix('ask ')} : {self.seen[0][1]}"
-
     def turn(self, action):
         said = tidy(action)
         if said not in self.legal(): return self.refusal(action, 'no such question'), -1., False, dict(invalid=True)
@@ -160,23 +142,18 @@ class TwentyQuestions(WordGame):
         self.seen += ((said, answer),)
         won = answer == 'right'
         return answer, won - 1., won, dict(success=won)
-
     def possible(self)->list:
         return [thing for thing in self.table if all(self.reply(said, thing) == answer for said, answer in self.seen)]
-
     def reply(self, said:str, secret:str)->str:
         "What a question or a guess is answered where this is the secret."
         verb, word = said.split()
         if verb == 'guess': return 'right' if word == secret else 'wrong'
         return 'yes' if word in self.table[secret] else 'no'
-
     def legal(self)->list: return [*(f'ask {mark}' for mark in self.asks), *(f'guess {thing}' for thing in self.table)]
-
     def best(self)->str:
         left = self.possible()
         if len(left) <= 2: return f'guess {left[0]}'
         tells = {mark: information([mark in self.table[thing] for thing in left]) for mark in self.asks}
         return f'ask {max(self.asks, key=tells.get)}'
-
     def vocabulary(self)->list:
         return list(dict.fromkeys([*': right wrong yes no such question ask guess'.split(), *self.asks, *self.table]))

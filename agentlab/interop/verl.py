@@ -336,7 +336,6 @@ class _Talk:
     def __init__(self, loop, messages):
         self.loop, self.messages, self.ids, self.mask, self.logps = loop, messages, None, [], []
         self.request, self.extra, self.metrics = os.urandom(16).hex(), {}, dict(generate_sequences=0., tool_calls=0.)
-
     async def hear(self, text: str)->bool:
         "Add what the environment says. False where the response has no room for an answer; then nothing is added."
         before, loop = list(self.messages), self.loop
@@ -351,7 +350,6 @@ class _Talk:
         if len(mask) >= loop.rollout_config.response_length: return False
         self.ids, self.mask, self.logps = merged.token_ids, mask, logps or []
         return True
-
     async def speak(self, sampling_params: dict)->str|None:
         "Sample a turn. None where the server gives no token."
         loop, start = self.loop, time.perf_counter()

@@ -72,18 +72,15 @@ class corrected:
                                             f'corrected({named(objective)}, {named(weights)}, '
                                             f'normalize={normalize}{told})')
         if normalize or keywords.get('unit') is each_episode or hasattr(objective, 'plan'): self.plan = self._plan
-
     def __call__(self, logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, **objective_args)->Tensor:
         "The objective's loss of each action token, times its weight."
         w = batch.action('correction') if 'correction' in batch.tokens else self._weights(batch)
         return w.to(logp)*self.objective(logp, batch, advantage, entropy, **objective_args)
-
     def _plan(self, logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, **objective_args)->dict:
         "Columns for a whole minibatch: the weights, and whatever the inner objective plans."
         inner = getattr(self.objective, 'plan', None)
         return ((inner(logp, batch, advantage, entropy, **objective_args) if inner else {})
                 | dict(correction=self._weights(batch)))
-
     def _weights(self, batch):
         w = self.weights(batch, **self.weights_args).detach()
         mean = w[batch.action('weight') > 0].mean() if self.normalize else 1.

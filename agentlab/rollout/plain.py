@@ -33,13 +33,11 @@ class Side:
     system: str|None = None  # what it was told before its first action
     window: int = 0  # context windows before this one: contexts that were rewritten, summed up or emptied
     begun: int = 0   # turns before the conversation that stands in the context
-
     def pay(self, reward: float):
         "Credit a reward to this seat's latest turn."
         self.outcome += reward
         if self.turns: self.turns[-1].reward += reward
         else: self.unplaced += reward
-
     def read(self, chat, observation: str, system: str|None, fresh: bool = False):
         "Take in the new text; `system` stands before the first one. `fresh`: all that was before is forgotten."
         if not self.turns: self.system = system
@@ -47,23 +45,19 @@ class Side:
         ids = chat.next(observation, self.context[-1]) if self.turns else chat.first(observation, system)
         self.observation, self.new, self.context = observation, ids, self.context + ids
         if self.turns and getattr(chat, 'rewrites', False) == 'window': self.read_again(chat)
-
     def begin(self, observation: str, ids: list):
         "A context window with nothing but this text."
         self.observation, self.new, self.context, self.window = observation, ids, ids, self.window + 1
         self.begun = len(self.turns)
-
     def read_again(self, chat):
         "Where the template writes another text by now, begin a new window with it."
         turns = self.turns[self.begun:]
         whole = chat.again([t.observation for t in turns] + [self.observation], [t.text for t in turns], self.system)
         if chat.tokenizer.decode(whole) == chat.tokenizer.decode(self.context): return
         self.new, self.context, self.window = whole, whole, self.window + 1
-
     def copied(self):
         "The seat as it stands, to be played on apart."
         return replace(self, turns=[replace(turn, columns=dict(turn.columns)) for turn in self.turns])
-
     def act(self, t: int, text: str, completion, state, **read):
         "Add the sampled action as a turn; `read` is what a format knows of it: parts, acted, inserted."
         reward, self.unplaced = self.unplaced, 0.

@@ -28,7 +28,6 @@ class _Table:
     "The seatings as pandas tables."
     facts: dict  # of Tournament
     rows: dict
-
     @property
     def players(self)->tuple:
         "Names, in alphabetical order."

@@ -19,12 +19,10 @@ class Results:
     players:tuple  # names
     points:Tensor  # (players, players) float64: of the row against the column; a tie is half a point for each
     games:Tensor   # (players, players) float64, symmetric
-
     @property
     def rate(self)->Tensor:
         "(players, players) float64: points per game of the row against the column; NaN where they never met."
         return self.points/self.games
-
     def missing(self)->list:
         "The pairs that never met."
         return [(self.players[i], self.players[j]) for i, j in (self.games == 0).triu(1).nonzero().tolist()]
@@ -79,10 +77,8 @@ class Ratings:
     strength:Tensor    # (players,) float64, mean 0
     covariance:Tensor  # (players, players) of the strengths, after their mean was taken off
     component:Tensor   # (players,) equal for players that are linked by games
-
     @property
     def error(self)->Tensor: return self.covariance.diagonal().clamp(min=0).sqrt()
-
     def between(self, player:str, other:str  # names
     )->tuple:  # (difference of the strengths, its standard error)
         "How much stronger one player is than another."
