@@ -96,8 +96,7 @@ def derive(*parts,  # numbers and words that say what the draw is for, as in (ru
     return state_key(list(parts)) % 2**63
 
 def as_column(name: str,  # for the message
-    values                # a tensor, an array or a list of numbers; one for each row
-)->Tensor:
+    values)->Tensor:  # a tensor, an array or a list of numbers; one for each row
     "A column as a tensor. Raises ValueError for what is no column of numbers."
     if not isinstance(values, Tensor):
         try: values = torch.as_tensor(np.asarray(values)) if len(values) else torch.zeros(0, dtype=torch.float64)
@@ -148,8 +147,7 @@ def check_flat(**values: Tensor|None):  # arguments by name; None is passed over
 PART_CODES = dict(other=0, switch=1, subgoal=2, action=3, thought=4, call=5, markup=6)  # the values of tokens.part
 OTHER, SWITCH, SUBGOAL, ACTION, THOUGHT, CALL, MARKUP = PART_CODES.values()
 
-def part_codes(*names: str,  # names of parts, as in PART_CODES
-)->list[int]:  # their values in tokens.part
+def part_codes(*names: str)->list[int]:  # names of parts, as in PART_CODES -> their values in tokens.part
     "The codes of these parts. Raises ValueError for a name that is not in the table."
     unknown = [name for name in names if name not in PART_CODES]
     if unknown: raise ValueError(f'part={unknown[0]!r}: the parts of a reply are {list(PART_CODES)}')
@@ -276,8 +274,7 @@ class Batch(_Replaced):
         "The episodes at `index` (a mask or numbers), in their present order, with their rows, turns and tokens."
         return self.replace(**_chosen(self, index))
     @staticmethod
-    def concat(batches: list[Batch],  # batches with the same columns; equal group numbers mean the same group
-    )->Batch:
+    def concat(batches: list[Batch])->Batch:  # batches with the same columns; equal group numbers mean the same group
         "One batch of all episodes. Raises ValueError where the columns differ."
         return Batch(*_joined(batches))
     def save(self, path)->Path:
@@ -542,8 +539,7 @@ def rename(source: Path, target: Path):
         finally: os.close(folder)
 
 @contextmanager
-def atomic(path,  # file to write; its folder is made
-):                # yields the temporary path to write to
+def atomic(path):  # file to write; its folder is made -> yields the temporary path to write to
     "Write a file whole or not at all: temporary name, fsync, rename, fsync of the folder."
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -668,8 +664,7 @@ class _Footer:
         if kind not in self.kinds: raise ValueError(f'{kind} is no type')
         return self.kinds[kind]()
 
-def unfolded(path  # a Parquet file
-)->int:            # bytes that its columns need at least, once they are read
+def unfolded(path)->int:  # a Parquet file -> bytes that its columns need at least, once they are read
     "Equal numbers take a few bytes in the file: values are counted, not only bytes. ValueError: damaged footer."
     with open(path, 'rb') as file:
         end = file.seek(0, os.SEEK_END)

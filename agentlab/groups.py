@@ -209,8 +209,7 @@ def _latest(place, start):
 
 def shift(x,           # (length,) any numbers
     by=None, k:int=1,  # how many places earlier to look; negative: later
-    fill:float=0,      # what stands there when the group has no such place
-)->Tensor:             # (length,) dtype of `x`
+    fill:float=0)->Tensor:  # what stands there when the group has no such place -> (length,) dtype of `x`
     "The value `k` places earlier in the same group, in the given order."
     x = _tensor(x)
     if not x.is_floating_point() and int(fill) != fill:
@@ -233,8 +232,7 @@ def _runs(key):
     order = ids.argsort(stable=True)
     return order, ids[order]
 
-def cumcount(by,  # (length,) integer keys
-)->Tensor:        # (length,) int64: 0, 1, 2, ... inside each group
+def cumcount(by)->Tensor:  # (length,) integer keys -> (length,) int64: 0, 1, 2, ... inside each group
     "How many elements of the same group stand before each."
     key = _key(by, _tensor(by))
     order, runs = _runs(key)

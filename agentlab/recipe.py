@@ -244,8 +244,7 @@ def function_name(function)->str:
     return getattr(unbound(function), '__name__', repr(function))
 
 def check_group_size(estimator,  # a function of agentlab.credit or of yours, or a `functools.partial` of one
-    group_size: int,  # episodes per task
-)->None:
+    group_size: int)->None:  # episodes per task
     "ValueError with the reason if `estimator` compares episodes of one task and there is only one."
     function = unbound(estimator)
     if group_size >= 2 or 'group' not in getattr(function, 'needs', ()): return
@@ -287,8 +286,7 @@ def check_numbers(recipe: Recipe):
 
 registered: dict[str, Callable] = {}  # name -> recipe function; filled as the pages of the families are imported
 
-def recipe(paper: str,  # where the algorithm comes from
-)->Callable:
+def recipe(paper: str)->Callable:  # where the algorithm comes from
     "Register `<name>_recipe`, which returns fields: becomes (**changes) -> Recipe. ValueError: the name is taken."
     def register(fields: Callable[[], dict])->Callable[..., Recipe]:
         name = fields.__name__.removesuffix('_recipe')
@@ -333,8 +331,7 @@ class Memories:
         for i, one in enumerate(self.each):
             one.restore({name.partition('.')[2]: x for name, x in tensors.items() if name.partition('.')[0] == str(i)})
 
-def remember(*makers,  # functions (policy, seed) -> memory
-)->Callable:           # one such function
+def remember(*makers)->Callable:  # functions (policy, seed) -> memory -> one such function
     "One memory of several."
     if not makers:
         raise ValueError('remember() was given no memory: give at least one function (policy, seed) -> memory')

@@ -40,8 +40,7 @@ def parse_lab(text:str,  # the text of an ini file with a `[lab]` section; other
         except ValueError: raise ValueError(f"[lab] {name} = {section[name]!r}: write a whole number") from None
     return section
 
-def packaged(path:str,  # below agentlab/, such as 'train/known.json'
-)->str:                 # its text
+def packaged(path:str)->str:  # below agentlab/, such as 'train/known.json' -> its text
     "A file that the package carries."
     return files('agentlab').joinpath(path).read_text(encoding='utf-8')
 
@@ -88,8 +87,7 @@ def called(argument:str, path:str, make,  # as for `imported`; what it stands fo
     except BaseException as error: raise ValueError(f'{said} cannot be made: {in_words(error)}') from error
 
 def needed(module:str, extra:str,  # to import; the extra of agentlab-rl that brings it
-    what:str='',        # who needs it
-)->ModuleType:
+    what:str='')->ModuleType:  # who needs it
     "A module of a package that may be missing. ImportError: which extra brings it, or that it does not load."
     try: return importlib.import_module(module)
     except ImportError as error:
@@ -99,8 +97,7 @@ def needed(module:str, extra:str,  # to import; the extra of agentlab-rl that br
         raise ImportError(f'{module} is installed and does not load: {in_words(error)}. Mend that installation; '
                           f'agentlab has nothing to add to it') from error
 
-def door(family:str,  # `__name__` of the package that asks
-)->Callable:          # its `__getattr__`
+def door(family:str)->Callable:  # `__name__` of the package that asks -> its `__getattr__`
     """Finds the public names of a package's modules. They are imported at the first name that the package itself lacks;
     modules that need a package which is not installed are passed over."""
     def find(name):

@@ -13,14 +13,12 @@ from ..episodes import derive
 __all__ = ['mean', 'iqm', 'profile', 'improvement', 'difference', 'Interval', 'checked', 'bootstrap', 'interval', 'band']
 
 # %% ../../nbs/bench/14_intervals.ipynb #a60
-def mean(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
-)->np.ndarray:  # (...)
+def mean(scores: dict[str, np.ndarray])->np.ndarray:  # environment -> (..., runs) scores -> (...)
     "Mean over the environments of the mean over their runs."
     return sum(x.mean(-1) for x in scores.values())/len(scores)
 
 def iqm(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
-    faithful: bool = False,  # as the paper's code does: only whole runs are cut
-)->np.ndarray:  # (...)
+    faithful: bool = False)->np.ndarray:  # as the paper's code does: only whole runs are cut -> (...)
     "Mean of the middle half of all runs by weight; a run across a cut counts in part (IQM, Agarwal et al. 2021, 4.2)."
     x, sizes = np.concatenate(list(scores.values()), -1), [x.shape[-1] for x in scores.values()]
     if faithful:
@@ -36,22 +34,19 @@ def iqm(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
     return (kept*np.take_along_axis(x, order, -1)).sum(-1)/kept.sum(-1)
 
 def profile(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
-    above: np.ndarray,  # (bars,) tau
-)->np.ndarray:          # (..., bars)
+    above: np.ndarray)->np.ndarray:  # (bars,) tau -> (..., bars)
     "Performance profile: share of the runs whose score is above each bar, mean over the environments."
     return sum((x[..., None] > above).mean(-2) for x in scores.values())/len(scores)
 
 def improvement(a: dict[str, np.ndarray],  # environment -> (..., runs) scores of A
-    b: dict[str, np.ndarray],  # the same environments, scores of B
-)->np.ndarray:  # (...)
+    b: dict[str, np.ndarray])->np.ndarray:  # the same environments, scores of B -> (...)
     "Chance that a run of A scores above one of B, a tie one half, over all pairs. Mean over environments."
     def beats(x, y):
         return ((x[..., :, None] > y[..., None, :]) + .5*(x[..., :, None] == y[..., None, :])).mean((-2, -1))
     return sum(beats(x, b[env]) for env, x in a.items())/len(a)
 
 def difference(a: dict[str, np.ndarray],  # environment -> (..., runs) scores of A
-    b: dict[str, np.ndarray],  # the same environments, scores of B
-)->np.ndarray:  # (...)
+    b: dict[str, np.ndarray])->np.ndarray:  # the same environments, scores of B -> (...)
     "Mean of A minus mean of B."
     return mean(a) - mean(b)
 
@@ -98,8 +93,7 @@ def bootstrap(statistic: Callable,  # function of one dictionary for each sample
 
 def interval(statistic: Callable,  # mean, iqm, improvement, difference, or your own
     *samples,  # environment -> (runs,) scores
-    level: float = .95, **how,  # paired, times, seed: see `bootstrap`
-)->Interval:
+    level: float = .95, **how)->Interval:  # paired, times, seed: see `bootstrap`
     "The statistic and its percentile bootstrap interval."
     if not 0 < level < 1: raise ValueError(f'level={level}: give a share between 0 and 1, as .95')
     samples = checked(*samples, paired=how.get('paired', False))

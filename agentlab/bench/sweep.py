@@ -20,8 +20,7 @@ __all__ = ['CURVES', 'COLUMNS', 'slug', 'Cell', 'listed', 'starting', 'plan', 'c
            'read_table', 'final_scores', 'bench', 'asked_cells', 'write_results', 'command_of']
 
 # %% ../../nbs/bench/13_sweep.ipynb #fb7
-def slug(name: str,  # a recipe, an environment, or 'package.module:name' of your own
-)->str:
+def slug(name: str)->str:  # a recipe, an environment, or 'package.module:name' of your own
     "A name for a folder; different names give different folders."
     if re.fullmatch('[A-Za-z0-9_][A-Za-z0-9_.]*', name): return name
     return re.sub('[^A-Za-z0-9_]+', '-', name).strip('-')[:60] + f'-{derive(name) % 16**8:08x}'
@@ -49,8 +48,7 @@ class Cell:
     def __str__(self): return f'{self.recipe} on {self.env}, seed {self.seed}'
 
 def listed(name: str,  # of the argument, for the message
-    text: str,         # 'a,b,c'
-)->list[str]:
+    text: str)->list[str]:  # 'a,b,c'
     "The names in a list with commas. Raises ValueError for none and for one that comes twice."
     names = [part.strip() for part in text.split(',') if part.strip()]
     if not names: raise ValueError(f'{name}={text!r}: give at least one name, several with commas between them')
@@ -61,8 +59,7 @@ def listed(name: str,  # of the argument, for the message
 def starting(world,  # an environment
     # 'tiny', 'untrained', 'smollm2', a run folder, a folder of `agentlab prime`, or one in the transformers layout
     model: str,
-    out,             # folder of the sweep
-)->tuple[str, str]:  # folder and name of the policy
+    out)->tuple[str, str]:  # folder of the sweep -> folder and name of the policy
     "The policy that the runs of an environment begin with, in a folder that every process can read."
     from agentlab.policy.reader import KNOWN, pretrained
     if model not in ('tiny', 'untrained', *KNOWN):
@@ -216,8 +213,7 @@ def outcome(cell: Cell, error: str)->str:
 def sweep(cells: list[Cell], play=in_turn,  # player: function, cells -> iterator of (cell, error)
     retries: int = 1,    # further tries of a cell that fails
     say=print,           # called with a line for every cell
-    function=play_cell,  # what plays a cell
-)->list[Cell]:           # those that failed
+    function=play_cell)->list[Cell]:  # what plays a cell -> those that failed
     "Play what is not finished; a cell that fails is tried again after all others, and does not stop them."
     if retries < 0: raise ValueError(f'retries={retries}: give 0 or more')
     left = [cell for cell in cells if not finished(cell)]

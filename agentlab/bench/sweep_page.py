@@ -19,8 +19,7 @@ __all__ = ['DASHES', 'STYLE', 'strata', 'both', 'stroke', 'lines_svg', 'legend',
            'against', 'failures', 'profiles', 'few', 'curves', 'head', 'page_html', 'write_page', 'statistics']
 
 # %% ../../nbs/bench/15_sweep_page.ipynb #d07
-def strata(column: pd.Series,  # scores of a recipe, indexed by (env, seed)
-)->dict[str, np.ndarray]:
+def strata(column: pd.Series)->dict[str, np.ndarray]:  # scores of a recipe, indexed by (env, seed)
     "The runs of a recipe by environment, in the order of the seeds; without the missing ones."
     known = column.dropna()
     return {env: runs.to_numpy() for env, runs in known.groupby(level='env', sort=False)}
@@ -71,8 +70,7 @@ def legend(recipes: list[str])->Html:
     return filled('sweep_legend', recipes=[(name, Html(stroke(i))) for i, name in enumerate(recipes)])
 
 def curve(table: pd.DataFrame,  # of one environment and one recipe
-    metric: str = 'success', points: int = 100,  # most updates shown
-)->tuple:  # update, mean over the runs, low, high
+    metric: str = 'success', points: int = 100)->tuple:  # most updates shown -> update, mean over the runs, low, high
     "Mean over the runs at every update and its 95 % bootstrap interval; a resample draws whole runs."
     runs = table[table.metric == metric].pivot(index='seed', columns='step', values='value').dropna(axis=1)
     runs = runs.iloc[:, ::math.ceil(runs.shape[1]/points)] if runs.shape[1] else runs
@@ -158,8 +156,7 @@ def head(table: pd.DataFrame, facts: dict)->dict:
     return dict(lead=lead, command=str(facts.get('command', '')), date=str(facts.get('date', '')), made=made)
 
 def page_html(table: pd.DataFrame,  # of `agentlab bench`: see `agentlab.bench.sweep.table_of`
-    facts: dict,  # command, date, versions, steps, test_tasks
-)->Html:          # the whole page
+    facts: dict)->Html:  # command, date, versions, steps, test_tasks -> the whole page
     "A sweep as one HTML page: no scripts, nothing fetched, names and errors escaped."
     scores = final_scores(table)
     return filled('sweep', title='A sweep', css=Html(CSS + PAGE_CSS), own=Html(STYLE), head=head(table, facts),

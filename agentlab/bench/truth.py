@@ -59,8 +59,7 @@ def lookalike()->World:
         (3, 0, .5, 5, 1.), (3, 1, .5, 5, .6), (4, 0, .5, 5, 0.), (4, 1, .5, 5, .2)],  # and a room that looks the same
         seen=[0, 1, 2, 3, 3, 4])
 
-def house(noise: float = .5,  # share of actions drawn at random
-)->World:
+def house(noise: float = .5)->World:  # share of actions drawn at random
     "One KeyDoor house, and a player who takes a shortest way or, with probability `noise`, any way."
     from agentlab.env.keydoor import KeyDoor
     env = KeyDoor()
@@ -131,8 +130,7 @@ def _as_batch(turns, groups, size, known, truncated):
 def marks(estimate: Tensor,  # (turns,)
     truth: Tensor,      # (turns,) true advantage
     situation: Tensor,  # (turns,) key of the situation in which the truth is one number
-    group: Tensor,      # (turns,) key of the group of each turn
-)->dict:                # bias, noise, error, rank, sign
+    group: Tensor)->dict:  # (turns,) key of the group of each turn -> bias, noise, error, rank, sign
     "Distance of an estimate from the truth, once scaled to move as far in the true direction as the truth itself."
     from agentlab.groups import group_mean
     along = (estimate*truth).sum()

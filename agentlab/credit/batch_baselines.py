@@ -90,8 +90,7 @@ def gdpo(b:Batch,        # episodes; several episodes per group
     columns:tuple=('outcome',),  # reward columns: of `episodes`, or of `turns` (summed over the episode)
     weights:tuple=None,  # one number per column; None: 1 each
     scale:str='std',     # each column: 'std' divides by the group's deviation, None does not
-    ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
-)->Tensor:               # (action tokens,) float64 advantage
+    ddof:int=1, eps:float=1e-6, singleton:str='raw')->Tensor:  # as for `compare` -> (action tokens,) float64 advantage
     "Weighted sum of rewards normalised by group, whitened over the batch's action tokens (GDPO, Liu et al. 2026)."
     columns = (columns,) if isinstance(columns, str) else tuple(columns)
     weights = [1.]*len(columns) if weights is None else weights

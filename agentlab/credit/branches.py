@@ -31,15 +31,13 @@ def hard_branches(b:Batch,  # episodes; `turns.origin` says which turns are copi
     shared = group_mean(worth, b.turns.origin).nan_to_num(0.)
     return b.spread(torch.where(copy, 0., shared) if once else shared)
 
-def copied(b:Batch,  # episodes
-)->Tensor:           # (turns,) bool
+def copied(b:Batch)->Tensor:  # episodes -> (turns,) bool
     "True for a turn whose tokens were first sampled in another turn."
     origin = need(b.turns, 'origin', 'this call looks for copied turns',
                   'Take batches from Batch.from_episodes or Batch.from_turns.')
     return origin != torch.arange(len(origin), device=origin.device)
 
-def once(b:Batch,  # episodes
-)->Batch:          # the same, `tokens.weight` 0 at every copied token
+def once(b:Batch)->Batch:  # episodes -> the same, `tokens.weight` 0 at every copied token
     "Every sampled token counts once in the loss: copies stay and lose their weight. For a recipe's `curate`."
     turn = b.tokens.turn
     if not len(b.turns): return b

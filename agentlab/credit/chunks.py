@@ -77,8 +77,7 @@ def duration_weights(b:Batch,  # turns need `column`
     return torch.where(taken.isnan() | ~(mean > 0), 1., taken/mean)
 
 def by_duration(credit:Callable,  # an estimator, or a critic function (its targets stay as they are)
-    column:str='seconds',  # column of turns with the durations
-)->Callable:  # an estimator with the same keywords
+    column:str='seconds')->Callable:  # column of turns with the durations -> an estimator with the same keywords
     "The estimator whose advantages are multiplied by `duration_weights`."
     def weighted(b, **credit_args):
         weights = b.spread(duration_weights(b, column))

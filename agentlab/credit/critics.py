@@ -15,8 +15,7 @@ from ..episodes import Batch, need
 from ..groups import compare, recur, shift
 from ..recipe import recipe
 
-def turn_starts(b:Batch,  # episodes
-)->Tensor:  # (action tokens,) bool
+def turn_starts(b:Batch)->Tensor:  # episodes -> (action tokens,) bool
     "True at the first action token of every turn: where the value of a turn is read, and where it should be learned."
     return torch.zeros_like(b.action_turn, dtype=torch.bool).index_fill(0, _spoken(b)[1], True)
 

@@ -35,8 +35,7 @@ def mean_logp(logits:Tensor, temperature:float=1.,  # (tokens, vocabulary); of t
 
 def rover(logp:Tensor, b:Batch,  # tokens need `old_logp`, and `mean_logp` of the same policy
     target:Tensor, now:Tensor,   # (action tokens,) centred reward; `mean_logp` of the policy in training
-    share:float=1.,              # of the next value; 0: without it
-)->Tensor:                       # (action tokens,) loss
+    share:float=1.)->Tensor:  # of the next value; 0: without it -> (action tokens,) loss
     "(log-ratio - reward - the next token's mean log-ratio of all words)^2 (ROVER, arXiv 2509.24981)."
     risen = now.detach().double() - b.action('mean_logp').double()
     ahead = shift(risen, b.turns.episode[b.action_turn], k=-1)
@@ -114,8 +113,7 @@ def gaps(logp:Tensor, b:Batch,  # (action tokens,) log-probability, with gradien
     return moved[pairs.first] - moved[pairs.second]
 
 def refuel(logp:Tensor, b:Batch, pairs:Table,  # as in `gaps`
-    eta:float=1., ahead:float=1,  # how many nats an outcome of 1 is worth; as in `gaps`
-)->Tensor:  # (pairs,) loss
+    eta:float=1., ahead:float=1)->Tensor:  # how many nats an outcome of 1 is worth; as in `gaps` -> (pairs,) loss
     "(what two replies have moved apart - eta*difference of the outcomes)^2 (REFUEL, Gao et al. 2024)."
     outcome = b.episodes.outcome
     return (gaps(logp, b, pairs, ahead) - eta*(outcome[pairs.first] - outcome[pairs.second])).square()

@@ -136,8 +136,7 @@ def _by_part(b, cell, levels, other, scale=None, ddof=0, eps=0.):
     return table.nan_to_num(nan=other).view(-1).index_select(0, cell)
 
 def read_parts(batch: Batch, policy,
-    switch: str = 'switch', keep: str = 'keep',  # the first words of a reply, one token each
-)->Batch:
+    switch: str = 'switch', keep: str = 'keep')->Batch:  # the first words of a reply, one token each
     "With `turns.switch` and `tokens.part`: the first word decides, one after `switch` is the subgoal, the rest acts."
     check_words(policy, (switch, keep), 'Planned')
     check_plain(batch, 'read_parts')

@@ -73,8 +73,7 @@ def more_rollouts(mean,  # mean outcome so far, outcomes being 1 or -1: a number
     k,                   # episodes so far, from 1; 4 is the paper's start
     prior,               # what a frozen model expects, -1 to 1
     cost:float=.0039,    # price of an episode, in mean squared error of the baseline
-    cap:int=16,          # most episodes of a task
-)->Tensor:               # int64: how many more to draw on present evidence
+    cap:int=16)->Tensor:  # most episodes of a task -> int64: how many more to draw on present evidence
     "How many more episodes are worth their cost; in the spirit of V0.5 (Zhang et al. 2026): the look-ahead is ours."
     mean, k, prior = (_number(x) for x in (mean, k, prior))
     if not cost > 0:

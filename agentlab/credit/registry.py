@@ -12,8 +12,7 @@ def estimator(signal: str,  # the number that is compared
     peers: str,             # with whose; 'nobody' where there is no comparison
     spread: str,            # the tokens that get the result
     paper: str,  # authors, year, arXiv number; begins with 'in the spirit of' where the formula is not the authors'
-    needs: tuple[str, ...] = (),  # 'group', and columns that not every batch has
-)->Callable:                # a decorator
+    needs: tuple[str, ...] = ())->Callable:  # 'group', and columns that not every batch has -> a decorator
     "Mark a function as an estimator and let it say what it compares. The function itself stays as it is."
     if isinstance(needs, str): raise ValueError(f"needs={needs!r}: give a tuple of names, such as ('{needs}',)")
     def mark(function):

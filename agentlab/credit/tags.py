@@ -22,8 +22,7 @@ def rlvmr(b:Batch,        # episodes; turns need `tag` (integer, -1: none) and `
     scale:str='std',      # both levels: 'std' divides by the peers' deviation, None does not
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
     rows:str='turn',      # who votes at the episode level: 'turn', or 'episode' once each
-    faithful:bool=False,  # True, as released: step_weight=1
-)->Tensor:                # (action tokens,) float64 advantage
+    faithful:bool=False)->Tensor:  # True, as released: step_weight=1 -> (action tokens,) float64 advantage
     "Episode advantage and meta-reasoning reward among turns of the same tag (RLVMR, Zhang et al. 2025)."
     if (alpha is not None) + (step_weight is not None) + faithful > 1:
         raise ValueError(f'alpha={alpha}, step_weight={step_weight}, faithful={faithful} are three ways to weigh; give '

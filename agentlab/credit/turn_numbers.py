@@ -14,14 +14,12 @@ from ..episodes import Batch, need
 from ..groups import compare, cumcount, group_count, group_max, group_std, group_sum, recur, same, shift
 from ..recipe import recipe
 
-def turn_number(b:Batch,  # episodes
-)->Tensor:  # (turns,) int64: 0, 1, 2, ... inside each episode
+def turn_number(b:Batch)->Tensor:  # episodes -> (turns,) int64: 0, 1, 2, ... inside each episode
     "Which turn of its episode each turn is, whoever else moved in between."
     return cumcount(b.turns.episode)
 
 def matched_return(b:Batch,  # episodes; turns need `matched` (1: the action was the expert's, 0: it was patched)
-    gamma:float=.5,  # discount per turn
-)->Tensor:           # (turns,) float64
+    gamma:float=.5)->Tensor:  # discount per turn -> (turns,) float64
     "Discounted reward from each turn to the last one before the next mismatch (UI-S1, Lu et al. 2025)."
     hint = "Set it with batch.with_turns(matched=...): 1 where the turn did what the expert did, else 0."
     matched = need(b.turns, 'matched', 'ui_s1 cuts returns at a mismatch', hint).double()
@@ -64,8 +62,7 @@ def worth_keeping(b:Batch,  # episodes; turns need `matched`
 
 def matched_reward(batch: Batch,  # turns need `matched` and `invalid`
     form: float = .1,   # paid for an action that the environment accepts
-    match: float = .9,  # paid for the expert's action
-):                      # (turns,) float64
+    match: float = .9):  # paid for the expert's action -> (turns,) float64
     "UI-S1's pay of a turn: a readable action, and a match with the expert (arXiv 2509.11543); no half matches here."
     matched = need(batch.turns, 'matched', 'matched_reward pays for matches',
                    'Play with agentlab.rollout.beside.play_beside_expert.')

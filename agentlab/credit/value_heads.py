@@ -18,8 +18,7 @@ def _check_support(support):
 
 def hl_gauss(targets:Tensor,  # (...,) values to be learned; beyond the support they count as its end
     support:Tensor,   # (bins+1,) edges of the bins, rising and evenly spaced
-    ratio:float=.75,  # sigma in bin widths
-)->Tensor:            # (..., bins) probabilities, in the dtype of `targets`
+    ratio:float=.75)->Tensor:  # sigma in bin widths -> (..., bins) probabilities, in the dtype of `targets`
     "The mass in each bin of a normal around every target, renormalised (HL-Gauss, Farebrother et al. 2024)."
     _check_support(support)
     if not ratio > 0:
@@ -46,8 +45,7 @@ def hl_gauss_loss(logits:Tensor, targets:Tensor,  # (..., bins); (...,)
 
 def clipped_value_loss(value:Tensor, targets:Tensor,  # (...,) with gradient; (...,)
     old:Tensor=None,  # (...,) values when the batch was played; None: no clip
-    clip:float=.5,    # how far a value may move from `old` in one batch
-)->Tensor:            # (...,) one loss per target
+    clip:float=.5)->Tensor:  # how far a value may move from `old` in one batch -> (...,) one loss per target
     "Half the squared error, the larger of clipped and unclipped (PPO's value loss)."
     targets = targets.detach().to(value)
     error = (value-targets).square()

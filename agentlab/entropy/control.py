@@ -59,8 +59,7 @@ def entropy_penalty(entropy:Tensor,  # (action tokens,) of the policy in trainin
     history:Tensor,       # (action tokens,) what the token's turn number has had; NaN: no penalty
     alpha:float=None,     # height of the step (faithful), or slope outside the range; None: .1 (ALFWorld) or 2
     low:float=.8, high:float=1.2,  # the range, as factors of the history
-    faithful:bool=False,  # True, as released: a constant, so without a gradient
-)->Tensor:                # (action tokens,) nats
+    faithful:bool=False)->Tensor:  # True, as released: a constant, so without a gradient -> (action tokens,) nats
     "How far entropy is outside the range that history allows (EPO, Xu et al. 2025)."
     if not 0 <= low <= high:
         raise ValueError(f'low={low}, high={high}: they bound the range from below and above; use 0 <= low <= high, '
@@ -75,8 +74,7 @@ def entropy_penalty(entropy:Tensor,  # (action tokens,) of the policy in trainin
     else: penalty = alpha*((floor-entropy).clamp(min=0) + (entropy-ceiling).clamp(min=0))
     return torch.where(history.isnan(), 0., penalty)
 
-def phase_weight(step:int, horizon:int=150,  # number of the update, from 0; K
-)->float:             # 1 at first, .04 at the end
+def phase_weight(step:int, horizon:int=150)->float:  # number of the update, from 0; K -> 1 at first, .04 at the end
     "Weight of EPO's penalty over a run, as released."
     if horizon <= 0: return 1.
     e, half = min(max(step, 0), horizon), horizon//2
@@ -84,14 +82,12 @@ def phase_weight(step:int, horizon:int=150,  # number of the update, from 0; K
     return .8*math.exp(-3*(e-half)/(horizon-half))
 
 def epo_schedule(step:int, horizon:int=150,  # number of the update, from 0; K
-    **objective_args,       # the other arguments of `epo`
-)->dict:                    # fields of a recipe for this step
+    **objective_args)->dict:  # the other arguments of `epo` -> fields of a recipe for this step
     "A recipe's schedule with the phase weight of this step."
     return dict(objective_args=objective_args | dict(phase=phase_weight(step, horizon)))
 
 def log_gradient(coefficient:float, entropy:float,  # above 0; of this step, nats a token
-    target:float, rate:float=1.,  # nats a token; step size, per nat
-)->float:
+    target:float, rate:float=1.)->float:  # nats a token; step size, per nat
     "The next coefficient: its logarithm moves by rate*(target - entropy) (SAC's temperature)."
     if not coefficient > 0:
         raise ValueError(f'coefficient={coefficient}: a logarithm needs a start above 0, such as .001; or use the '
@@ -99,8 +95,7 @@ def log_gradient(coefficient:float, entropy:float,  # above 0; of this step, nat
     return coefficient*math.exp(rate*(target-entropy))
 
 def additive(coefficient:float, entropy:float,  # from 0; of this step, nats a token
-    target:float, step:float=.001,  # nats a token; size of a move
-)->float:
+    target:float, step:float=.001)->float:  # nats a token; size of a move
     "The next coefficient: one step up below the target, one down above it (in the spirit of Skywork-OR1)."
     return coefficient + step*((entropy < target) - (entropy > target))
 

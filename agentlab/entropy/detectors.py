@@ -71,8 +71,7 @@ def collapse(rows:list, share:float=.1,  # rows of a run: entropy, success, step
 
 def explosion(rows:list, factor:float=2.,  # rows of a run: entropy, step; times the lowest level so far
     margin:float=.1, window:int=5,  # nats above it, at least; rows whose median is the level
-    patience:int=3,       # rows in a row
-)->list:                  # of Finding; empty: none seen
+    patience:int=3)->list:  # rows in a row -> of Finding; empty: none seen
     "Entropy has risen far above its own lowest level."
     now = _level(_series(rows, 'entropy'), window)
     low = now.nan_to_num(math.inf).cummin(0).values
@@ -143,8 +142,7 @@ def repeated_words(batch:Batch, ngram:int=20,  # tokens in a row
     return torch.zeros(len(batch), dtype=torch.int64, device=ids.device).scatter_(0, episode, most.long())
 
 def repetition(batch:Batch, share:float=.25, actions:float=.5,  # of the episodes; of the turns of an episode
-    ngram:int=20, times:int=10,  # tokens in a row; in one turn
-)->list:               # of Finding; empty: none seen
+    ngram:int=20, times:int=10)->list:  # tokens in a row; in one turn -> of Finding; empty: none seen
     "Many episodes repeat themselves."
     acting, talking = repeated_actions(batch) > actions, repeated_words(batch, ngram) >= times
     found = float((acting | talking).double().mean()) if len(batch) else 0.
@@ -155,8 +153,7 @@ def repetition(batch:Batch, share:float=.25, actions:float=.5,  # of the episode
         'Penalise or mask such episodes; look at whether the observation tells the policy that nothing has changed, '
         'and raise the temperature.')]
 
-def row_of(batch:Batch,  # played episodes; tokens need `entropy`
-)->dict:  # a row with the columns that detectors read
+def row_of(batch:Batch)->dict:  # played episodes; tokens need `entropy` -> a row with the columns that detectors read
     "What a batch says of itself, under the names of a run's rows."
     e, profile = batch.episodes, turn_profile(batch)
     tokens = profile.tokens.double()
@@ -169,8 +166,7 @@ def row_of(batch:Batch,  # played episodes; tokens need `entropy`
 def detect(rows:list=(),  # rows of a run
     batch:Batch=None,     # played episodes; None: none
     of_rows=(collapse, explosion, dead, turn_gap),  # detectors of rows; functools.partial sets a threshold
-    of_batch=(repetition,),  # detectors of a batch
-)->list:                  # of Finding, earliest first
+    of_batch=(repetition,))->list:  # detectors of a batch -> of Finding, earliest first
     "Everything that the detectors saw."
     found = ([f for detector in of_rows for f in detector(list(rows))]
              + ([f for detector in of_batch for f in detector(batch)] if batch is not None else []))

@@ -85,8 +85,7 @@ class TopK(NamedTuple):
     high: Tensor     # most entropy that it can have
 
 def top_k_entropy(logps:Tensor,  # (tokens, k) log-probabilities of the k most likely tokens, in any order
-    vocabulary:int,  # number of tokens in the vocabulary
-)->TopK:
+    vocabulary:int)->TopK:  # number of tokens in the vocabulary
     "The released estimate of ARPO from the top k, with the bounds between which the entropy of the full softmax lies."
     p = logps.double().exp()
     others, total = vocabulary - p.shape[1], p.sum(1)
@@ -119,8 +118,7 @@ def turn_profile(batch:Batch,  # tokens need `entropy`
     return Table(t=t, entropy=entropy, tokens=tokens.long(), turns=turns.long())
 
 def run_profile(run,  # agentlab.train.Run, or anything with `steps()` and `episodes(step) -> Batch`
-    first:int=None, rows:str='token'  # as in `turn_profile`
-):                    # pandas table: step, t, entropy, tokens, turns
+    first:int=None, rows:str='token'):  # as in `turn_profile` -> pandas table: step, t, entropy, tokens, turns
     "`turn_profile` of every step whose episodes a run has kept."
     import pandas as pd
     tables = [pd.DataFrame({'step': step} | {
@@ -152,8 +150,7 @@ def covariance(logp:Tensor,  # (action tokens,) log-probability of the tokens th
 
 def predicted_change(logp:Tensor, advantage:Tensor,  # (action tokens,) as in `covariance`
     lr:float,  # step size of a natural gradient step on the logits
-    by:Tensor=None, counts:Tensor=None  # as in `covariance`
-)->float:      # nats; NaN where no token counts
+    by:Tensor=None, counts:Tensor=None)->float:  # as in `covariance` -> nats; NaN where no token counts
     "Change of the mean entropy that one natural gradient step should bring, to first order."
     shares = covariance(logp, advantage, by, counts)
     return -lr*float((shares if counts is None else shares[counts]).mean())

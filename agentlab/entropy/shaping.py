@@ -53,8 +53,7 @@ def entropy_threshold(batch:Batch, share:float=.2,  # tokens need `entropy`; of 
     return float(ordered[low].lerp(ordered[min(low+1, len(ordered)-1)], place-low))
 
 def high_entropy_tokens(batch:Batch,   # tokens need `entropy`
-    advantage:Tensor, share:float=.2,  # rho: share of tokens to keep
-)->Tensor:                             # (action tokens,); 0 at dropped tokens
+    advantage:Tensor, share:float=.2)->Tensor:  # rho: share of tokens to keep -> (action tokens,); 0 at dropped tokens
     "Advantage of the tokens of highest entropy, scope: the batch (Wang et al. 2025, the 80/20 rule, as in TRL)."
     return torch.where(_counted(batch) >= entropy_threshold(batch, share), _checked(batch, advantage), 0)
 
@@ -77,8 +76,7 @@ def high_entropy_steps(batch:Batch, advantage:Tensor, share:float=.8,  # tokens 
     return torch.where(batch.spread(entropy >= last), _checked(batch, advantage), 0)
 
 def merged(seen:Tensor, mean:Tensor, std:Tensor,  # earlier visits: how many, mean and deviation of their outcomes
-    new_mean:Tensor, new_std:Tensor,  # this visit
-)->tuple:  # (mean, deviation) of all visits
+    new_mean:Tensor, new_std:Tensor)->tuple:  # this visit -> (mean, deviation) of all visits
     "Statistics of all visits, every visit counting once (DCPO)."
     new_mean, new_std = new_mean.nan_to_num(), new_std.nan_to_num()
     known = seen > 0
@@ -104,8 +102,7 @@ def dcpo_advantage(
     smooth = torch.where(first.abs() <= second.abs(), first, second)
     return batch.spread(torch.where(outcome.isnan(), 0, smooth)[batch.turns.episode])
 
-def first_state(batch:Batch,  # turns need `state`
-)->Tensor:  # (episodes,) int64 key; -1 for an episode without turns
+def first_state(batch:Batch)->Tensor:  # turns need `state` -> (episodes,) int64 key; -1 for an episode without turns
     "The state in which each episode began: it tells tasks apart where the first observation does."
     state = need(batch.turns, 'state', 'first_state knows a task by the state of its first turn',
                  "Give your environment a state in info['state'], or pass another key.")
@@ -157,8 +154,7 @@ def spread_weighted(batch:Batch, advantage:Tensor, eps:float=1e-6,  # added to t
 
 def kept_weighted(batch:Batch, advantage:Tensor,  # (action tokens,)
     keep=None,       # batch -> (episodes,) bool: the filter whose share is taken; None: groups whose outcomes differ
-    power:float=1.,  # of the share; .5 for its root
-)->Tensor:           # (action tokens,)
+    power:float=1.)->Tensor:  # of the share; .5 for its root -> (action tokens,)
     "Advantage times the share of groups that a filter keeps, scope: the groups of the batch (RAGEN-2)."
     e = batch.episodes
     group = same(e.group, e.seat)

@@ -56,8 +56,7 @@ games = dict(tictactoe=TicTacToe, nim=Nim, rock_paper_scissors=rock_paper_scisso
 def load_env(
     # a name in `envs` or `games`, 'gym:FrozenLake-v1' for a world of somebody else (`families`), or
     # 'package.module:Class' for your own
-    name:str, **options  # for its constructor, such as size=4
-)->Env:        # a new environment
+    name:str, **options)->Env:  # for its constructor, such as size=4 -> a new environment
     "An environment by name. `ValueError` for a name nobody knows, `TypeError` for options it does not take."
     known = envs | games
     if name in known: return known[name](**options)

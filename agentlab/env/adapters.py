@@ -39,21 +39,18 @@ class Lent:
             self.held = random.getstate(), np.random.get_state()
             random.setstate(outer[0]), np.random.set_state(outer[1])
 
-def plain(value  # numbers, texts, arrays, lists, dicts
-):               # the same as numbers, texts and tuples
+def plain(value):  # numbers, texts, arrays, lists, dicts -> the same as numbers, texts and tuples
     "What can stand in `info['state']`: hashable, and the same in every process."
     if isinstance(value, dict): return tuple((str(key), plain(value[key])) for key in sorted(value, key=str))
     if hasattr(value, 'tolist'): value = value.tolist()
     return tuple(map(plain, value)) if isinstance(value, (list, tuple)) else value
 
 def printed(text:str,  # of somebody else
-    most:int=600       # characters
-)->str:                # on one line, without control characters
+    most:int=600)->str:  # characters -> on one line, without control characters
     "Foreign text, cleaned and cut."
     return ' '.join(''.join(c if c.isprintable() else ' ' for c in text[:10*most]).split())[:most]
 
-def described(thing  # an object of a foreign class, or a function
-)->str:              # '' where nobody has written anything
+def described(thing)->str:  # an object of a foreign class, or a function -> '' where nobody has written anything
     "The first paragraph of its own documentation, at most 240 characters of whole sentences."
     own = vars(type(thing)).get('__doc__') if not hasattr(thing, '__name__') else thing.__doc__
     lines = [line.strip() for line in (own or '').splitlines()]
@@ -89,8 +86,7 @@ class Borrowed(Guided, TextEnv):
 
 colour = re.compile(r'\x1b\[[0-9;]*m(.*?)\x1b\[0m', re.DOTALL)
 
-def drawn(observation, env  # what the environment returned, the environment
-)->str:  # text
+def drawn(observation, env)->str:  # what the environment returned, the environment -> text
     "Default text of an observation: characters if drawn in them, words for MiniGrid's agent, else as printed."
     if env.render_mode == 'ansi': return colour.sub(r'[\1]', env.render()).strip()
     seen = isinstance(observation, dict) and {'image', 'direction', 'mission'} <= set(observation)
@@ -129,8 +125,7 @@ def documented(inner  # a Gymnasium environment without wrappers
     return {int(number): (printed(name, 60), printed(more, 60)*bool(third)) for number, name, more in lines}
 
 def action_words(inner,  # a Gymnasium environment without wrappers
-    count:int  # of its actions
-)->list:       # a text for each
+    count:int)->list:  # of its actions -> a text for each
     "The actions as their package names them: enumeration, `get_action_meanings`, documentation; else numbers."
     kinds = getattr(inner, 'actions', None)
     if isinstance(kinds, type) and issubclass(kinds, Enum): found = [kind.name for kind in kinds]
@@ -195,8 +190,7 @@ def from_gymnasium(env,  # a Gymnasium environment with discrete actions, or its
     penalty:float=0.,    # reward for a text that cannot be played
     horizon:int=None,    # most turns, invalid ones included; None: no limit beside the environment's own
     guide:str=None,      # what a reader is told; None: what the environment says of itself, and the words
-    **options            # for `gymnasium.make`, where env is an id; it draws in characters where it can
-)->Gymnasium:
+    **options)->Gymnasium:  # for `gymnasium.make`, where env is an id; it draws in characters where it can
     "One of our environments out of one of Gymnasium's; a task is the `options` dictionary of its reset."
     if isinstance(env, str):
         make, name = needed('gymnasium', 'gym').make, env
@@ -208,8 +202,7 @@ def from_gymnasium(env,  # a Gymnasium environment with discrete actions, or its
     elif options: raise ValueError(f'{sorted(options)} are for gymnasium.make; this environment is already made')
     return Gymnasium(env, words, text, success, penalty, horizon, guide)
 
-def available_moves(text:str  # what a seat reads
-)->list:  # texts of moves; empty where none are listed
+def available_moves(text:str)->list:  # what a seat reads -> texts of moves; empty where none are listed
     "The moves of the last line `Available Moves: '[0]', '[4]'` (or `Valid moves`, quoted or not) of a game."
     lines = re.findall(r'(?:available|valid|legal) (?:moves|actions)[^:\n]*: *([^\n]*)', text, re.IGNORECASE)
     return list(dict.fromkeys(re.findall(r'\[[^\[\]]+\]', lines[-1]))) if lines else []
@@ -225,8 +218,7 @@ def unread(game  # of TextArena
     return mover, '\n'.join(shown), any(kind == 'GAME_ADMIN' and sender == -1 and 'invalid move' in text
                                         for sender, text, kind in news)
 
-def payment(reward, name:str  # what a game pays, whose name it is
-)->float:
+def payment(reward, name:str)->float:  # what a game pays, whose name it is
     "A number; some games of TextArena 0.7.4 swap two arguments and pay a text for an invalid move, which is said here."
     try: return float(reward)
     except (TypeError, ValueError):
@@ -279,8 +271,7 @@ class TextArena(Guided, Env):
         return ({} if not found else dict(legal=found)) | ({} if self.state is None
                                                            else dict(state=plain(self.state(self.game, self.mover))))
 
-def seated(make  # function: seats -> TextArena
-)->TextArena:
+def seated(make)->TextArena:  # function: seats -> TextArena
     "The game with as many seats as it begins with. Raises what it says to none of them, the longest of its answers."
     faults = []
     for seats in (2, 1, 3, 4, 5, 6):
@@ -296,8 +287,7 @@ def from_textarena(game,  # its id, such as 'TicTacToe-v0', or a function that m
     legal=None,           # function: text -> list of legal texts; None: `available_moves`
     state=None,           # function: (game, number of the seat) -> what this seat can know; None: no state
     guide:str=None,       # what a reader is told; None: that the first text tells the rules
-    **options             # for `textarena.make`, where game is an id
-)->TextArena:
+    **options)->TextArena:  # for `textarena.make`, where game is an id
     "One of our environments out of one of TextArena's; seats are 'player0', 'player1', ..."
     if seats is None: return seated(partial(from_textarena, game, legal=legal, state=state, guide=guide, **options))
     check_whole(seats=seats)
@@ -307,15 +297,13 @@ def from_textarena(game,  # its id, such as 'TicTacToe-v0', or a function that m
     env.name = game.removesuffix('-raw')
     return env
 
-def action_texts(state  # of OpenSpiel; a seat moves
-)->dict:                # text of each legal action -> its number
+def action_texts(state)->dict:  # of OpenSpiel; a seat moves -> text of each legal action -> its number
     "What can be said here; texts that differ in nothing but case (chess: bxc3, Bxc3) get their number."
     named = [(state.action_to_string(state.current_player(), action), action) for action in state.legal_actions()]
     same = Counter(tidy(text) for text, _ in named)
     return {text if same[tidy(text)] == 1 else f'{text} #{action}': action for text, action in named}
 
-def equal_deals(game  # of OpenSpiel
-)->list:              # tasks: everything that chance can do before the first move
+def equal_deals(game)->list:  # of OpenSpiel -> tasks: everything that chance can do before the first move
     "The deals of a game, if they are equally likely; else a ValueError."
     found, front = [], [((), 1., game.new_initial_state())]
     while front:
@@ -393,8 +381,7 @@ def from_openspiel(game,  # a game, or its name, such as 'kuhn_poker', by which 
     text=None,            # function: (state, number of the seat) -> what the seat reads; None: what it can see
     forfeit:float=None,  # what a seat is paid for an illegal text; None: the least of the game; the others get the most
     guide:str=None,       # what a reader is told; None: the game's name and its first moves
-    **options             # parameters of the game, where it is a name, such as board_size=5
-)->OpenSpiel:
+    **options)->OpenSpiel:  # parameters of the game, where it is a name, such as board_size=5
     "One of our games out of one of OpenSpiel's; seats are 'player0', 'player1', ..."
     if isinstance(game, str):
         given = ','.join(f'{name}={value}' for name, value in options.items())
@@ -415,15 +402,13 @@ def written(seed:int, folder:str='runs/textworld',  # where games are kept
     for name, value in options.items(): setattr(asked, name, value)
     return textworld.make(asked)[0]
 
-def opened(path:str  # of a compiled game
-):                   # a TextWorld environment
+def opened(path:str):  # of a compiled game -> a TextWorld environment
     "Start a TextWorld game that says what the adapter needs."
     textworld = needed('textworld', 'textworld')
     return textworld.start(path, textworld.EnvInfos(feedback=True, description=True, inventory=True,
                                                     admissible_commands=True, score=True, won=True, lost=True))
 
-def bare(feedback:str  # of TextWorld
-)->str:
+def bare(feedback:str)->str:  # of TextWorld
     "The text without the banner before it and the prompt with the score behind it."
     return re.sub(r'\n+>[^\n]*\Z', '', re.sub(r'(?s)\A.*\$\$.*?\n\s*\n', '', feedback.strip())).strip()
 
@@ -464,8 +449,7 @@ def from_textworld(
     horizon:int=50,   # most turns
     start=None,       # function: path -> TextWorld environment; None: `opened`
     guide:str=None,   # what a reader is told; None: the commands of a text adventure
-    **options         # for `written`, where games is None: folder, nb_rooms, nb_objects, quest_length, ...
-)->TextWorld:
+    **options)->TextWorld:  # for `written`, where games is None: folder, nb_rooms, nb_objects, quest_length, ...
     "One of our environments out of TextWorld's games; a task is the path of a game."
     if isinstance(games, str): games = sorted(glob(games, recursive=True)) if games else None
     if games is not None and options:
@@ -497,8 +481,7 @@ class Typed:
             raise ValueError(f'give {listed(self.legal) or "a JSON object with " + ", ".join(self.parts)}')
         return found
 
-def fields_told(seen:dict  # an observation
-)->str:  # its one text, or a line for each of its parts
+def fields_told(seen:dict)->str:  # an observation -> its one text, or a line for each of its parts
     "What a client hears, in words: done, reward and metadata are told elsewhere."
     told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in seen.items()
             if name not in ('done', 'reward', 'metadata')}
@@ -547,8 +530,7 @@ def from_openenv(make,  # function that makes an environment or a synchronous cl
     success=None,       # function (reward, done, observation) -> bool; None: `ended_well`
     state=None,         # function (environment, observation) -> what the agent is in; None: no state
     penalty:float=0., horizon:int=None,  # reward for a text that is no action; most turns
-    guide:str=None      # what a reader is told; None: how to act, and the documentation of `action`
-)->OpenEnv:
+    guide:str=None)->OpenEnv:  # what a reader is told; None: how to act, and the documentation of `action`
     "One of our environments out of one of OpenEnv's; a task is a dictionary of further arguments of its reset."
     if isinstance(make, str):
         # the server says what an action is; a client's observation is a dictionary
@@ -561,8 +543,7 @@ def from_openenv(make,  # function that makes an environment or a synchronous cl
     return OpenEnv(make, action, text, success, state, penalty, horizon, guide)
 
 def schema_of(address:str,  # of an OpenEnv server
-    seconds:float=10.  # most to wait
-)->dict:               # JSON schema of its actions
+    seconds:float=10.)->dict:  # most to wait -> JSON schema of its actions
     "What a server says of its actions. `ConnectionError` where it does not."
     from urllib.request import urlopen
     needed('openenv.core', 'openenv')

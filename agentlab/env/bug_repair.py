@@ -27,16 +27,14 @@ words = (*(word for sort in sorts for word in sort), '_')  # what may be put int
 frame = (';', '=', 'while', ':')
 counted = ('Places are counted from 0 and are the words that can be replaced: not ; = while : and no name before an =.')
 
-def draw_program(generator:Random, split:str  # 'train', 'demo' or 'test'
-)->str:  # a program of this split
+def draw_program(generator:Random, split:str)->str:  # 'train', 'demo' or 'test' -> a program of this split
     "A pattern, filled in. A program is in a split by its text, so no two splits share one."
     while True:
         pattern = patterns[generator.choice(tuple(patterns))]
         program = ' '.join(generator.choice(fillers.get(word, (word,))) for word in pattern.split())
         if split_of(['bug', program]) == check_split(split): return program
 
-def places(program:str  # of the family, or what became of one
-)->list:                # where its places stand among its words
+def places(program:str)->list:  # of the family, or what became of one -> where its places stand among its words
     "The words that may be replaced."
     said = program.split()
     return [i for i, word in enumerate(said) if word not in frame and said[i + 1:i + 2] != ['=']]
@@ -46,8 +44,7 @@ def lines_of(program:str)->list:  # a name for each place
     assigned = [re.findall(r'(\S+) =', line)[-1] for line in program.split(';')]
     return [assigned[program.split()[:i].count(';')] for i in places(program)]
 
-def with_word(program:str, place:int, word:str  # `word` is one of `words`
-)->str:
+def with_word(program:str, place:int, word:str)->str:  # `word` is one of `words`
     "The program with another word at a place."
     said = program.split()
     said[places(program)[place]] = word
@@ -94,8 +91,7 @@ def readable_error(name:str)->str:
     name = dict(IndexError='Endless', UnboundLocalError='NameError').get(name, name)
     return name if name in errors else 'Error'
 
-def code_of(program:str  # words of the family; anything else is refused
-)->str:  # Python for the sandbox
+def code_of(program:str)->str:  # words of the family; anything else is refused -> Python for the sandbox
     "A program as a function that counts the turns of its loops."
     said = program.split()
     if not set(said) <= {*words, *frame}:
@@ -149,8 +145,7 @@ class Artifact:
     diff:tuple        # (place, old word, new word), in the order in which they are replaced
     dropped:tuple=()  # numbers of the tests that were taken away
 
-def changed(program:str, diff:tuple  # (place, old word, new word), ...
-)->str:
+def changed(program:str, diff:tuple)->str:  # (place, old word, new word), ...
     "The program after the replacements. `ValueError` where an old word is not there."
     for place, old, new in diff:
         at = places(program)
@@ -198,8 +193,7 @@ def numbers(some)->str: return ' '.join(map(str, some))
 
 def detail(program:str, test:int,  # of the family; the number of a test
     found:tuple, expected:tuple,  # of all tests
-    write=spelled  # a value -> how it is written
-)->str:
+    write=spelled)->str:  # a value -> how it is written
     "What a test finds: `g 2 5 gives 3 not 2 0.`"
     name, k = tests_of(program)[test]
     return f'{name} {numbers(inputs[k])} gives {write(found[test])} not {write(expected[test])}.'
@@ -228,8 +222,7 @@ def vocabulary()->list:
     return list(dict.fromkeys([*words, *frame, *'0123456789', *errors, 'True', 'False', *'repair break fail removed '
                                'gives not all pass put at drop test bug no Nothing happens , .'.split()]))
 
-def check_bug(task  # what the caller gave
-)->dict:            # the same, complete
+def check_bug(task)->dict:  # what the caller gave -> the same, complete
     "Refuse what is no task of BugRepair."
     if not isinstance(task, dict) or not all(isinstance(task.get(part), str) for part in ('program', 'bug')):
         raise ValueError(f'a task of BugRepair is dict(program=, bug=, dropped=), see BugRepair.tasks(); got {task!r}')

@@ -25,8 +25,7 @@ class Family(NamedTuple):
 families:dict[str, Family] = {}  # word before the colon -> whose worlds it names
 
 def family(word:str, extra:str,  # before the colon; what pip installs: 'agentlab-rl[gym]'
-    example:str       # such as 'gym:FrozenLake-v1'
-)->Callable:
+    example:str)->Callable:  # such as 'gym:FrozenLake-v1'
     "Register a function (name, **options) -> environment. Raises ValueError for a word that is taken or is none."
     if not re.fullmatch('[a-z][a-z0-9-]*', word):
         raise ValueError(f'word={word!r}: small letters, digits and dashes, such as my-worlds')
@@ -59,8 +58,7 @@ def parts_of(name:str  # 'gym:FrozenLake-v1?is_slippery=False'
     except ValueError: raise ValueError(f'env={name!r}: write options as ?is_slippery=False&horizon=20') from None
 
 def env_by_name(name:str,  # such as 'gym:FrozenLake-v1'
-    **options  # beside those in the name, and before them
-):             # an environment; `called` is the name it was asked for by
+    **options):  # beside those in the name, and before them -> an environment; `called` is the name it was asked for by
     "Somebody else's world by name. `ValueError` says what is missing or wrong."
     path, written = parts_of(name)
     env = called('env', name, partial(families[family_of(name)].make, path, **written | options))

@@ -91,8 +91,7 @@ class Clarify(TextEnv):
                 'you ask details'.split())
         return list(dict.fromkeys(said + list(needs) + list(values)+ [x for some in values.values() for x in some]))
 
-def check_request(task:dict  # what the caller gave as a task
-)->dict:  # the same
+def check_request(task:dict)->dict:  # what the caller gave as a task -> the same
     "Refuse a task that is no request."
     if not isinstance(task, dict) or task.get('kind') not in needs:
         raise ValueError(f'a task of Clarify is dict(kind=, wanted=, told=), kind of {", ".join(needs)}; got {task!r}')

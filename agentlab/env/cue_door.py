@@ -14,15 +14,13 @@ cues = ('red', 'green', 'blue', 'yellow')
 doors = ('d1', 'd2', 'd3', 'd4')
 noises = tuple('ka lo mi ne pu ra si to ve zu'.split())
 
-def check_rule(rule  # what the caller gave
-)->tuple:            # the door of each cue, in the order of `cues`
+def check_rule(rule)->tuple:  # what the caller gave -> the door of each cue, in the order of `cues`
     "Refuse what is no assignment of the four doors to the four cues."
     if sorted(map(str, rule)) != sorted(doors):
         raise ValueError(f'rule={rule!r}: give the doors {", ".join(doors)} for the cues {", ".join(cues)}, each once')
     return tuple(rule)
 
-def check_cue_task(task:dict  # what the caller gave as a task
-)->dict:  # the same as plain values
+def check_cue_task(task:dict)->dict:  # what the caller gave as a task -> the same as plain values
     "Refuse a task that is no game."
     if not isinstance(task, dict) or set(task) != {'rule', 'cue', 'noise'}:
         raise ValueError(f'a task of CueDoor is dict(rule=, cue=, noise=), such as CueDoor.tasks gives; got {task!r}')

@@ -26,8 +26,7 @@ sums = dict(boxes=('There are {0} boxes of {1} {good}. How many {good} is that?'
 tool_for = (dict.fromkeys(sums, 'python') | dict.fromkeys(deeds, 'search')  # kind of question -> tool
             | {f'{word} {column}': 'sqlite' for word in whole for column in columns})
 
-def draw_errand(generator:Random, split:str  # 'train', 'demo' or 'test'
-)->dict:  # a task of this split
+def draw_errand(generator:Random, split:str)->dict:  # 'train', 'demo' or 'test' -> a task of this split
     "Each tool is needed for a third of the tasks."
     while True:
         which = generator.choice(('python', 'sqlite', 'search'))
@@ -37,8 +36,7 @@ def draw_errand(generator:Random, split:str  # 'train', 'demo' or 'test'
                     numbers=[small, generator.randint(11, 99)] if kind == 'boxes' else [large, small])
         if split_of(['errands', *task.values()]) == split: return errand(task)
 
-def errand(task  # dict(kind=, good=, store=, numbers=)
-)->dict:         # the same with question, calls and answer
+def errand(task)->dict:  # dict(kind=, good=, store=, numbers=) -> the same with question, calls and answer
     "What the question is, and how it is answered. Raises ValueError for what is no errand."
     given = {part: task.get(part) for part in ('kind', 'good', 'store', 'numbers')} if isinstance(task, dict) else {}
     kind, good, store, numbers = given.values() or (None,)*4

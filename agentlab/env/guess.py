@@ -11,8 +11,7 @@ from .protocol import TextEnv, check_split, check_whole, guide_text, noisy, samp
 from .tools import tool
 
 def ranges(low:int, high:int,  # the outermost numbers
-    split:str  # 'train', 'demo' or 'test'
-)->list:       # of (first, last)
+    split:str)->list:  # 'train', 'demo' or 'test' -> of (first, last)
     "The ranges of one split that hold at least half of the numbers."
     least = (high - low + 2)//2
     pairs = [(first, last) for first in range(low, high + 1) for last in range(first + least - 1, high + 1)]

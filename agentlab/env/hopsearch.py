@@ -23,14 +23,12 @@ relations = ('mentor', 'rival', 'cousin', 'tailor')
 full_name = re.compile(rf"\b(?:{'|'.join(first_names)}) (?:{'|'.join(last_names)})\b")
 
 @lru_cache
-def names_of(split:str  # 'train', 'demo' or 'test'
-)->tuple:               # its names
+def names_of(split:str)->tuple:  # 'train', 'demo' or 'test' -> its names
     "The people who can live in the worlds of a split; every name belongs to exactly one."
     every = (f'{first} {last}' for first in first_names for last in last_names)
     return tuple(name for name in every if split_of(('name', name)) == check_split(split))
 
-def draw_people(generator:Random, split:str, people:int  # whose names; how many
-)->list:  # different names
+def draw_people(generator:Random, split:str, people:int)->list:  # whose names; how many -> different names
     "Draw names of a split; no first or last name is borne by more than a sixth of the people (and by two at least)."
     bearers, drawn = Counter(), []
     for name in generator.sample(names_of(split), len(names_of(split))):
@@ -63,8 +61,7 @@ class World:
             self.links |= {(relation, name): other for name, other in zip(ring, ring[1:] + ring[:1])}
         self.pages, self.index, self.lock = generator.sample(list(self.links), len(self.links)), None, threading.Lock()
     def __reduce__(self): return world_of, self.key  # a copy or a pickle is the key: an index cannot travel
-    def sentence(self, fact:tuple  # (relation, name)
-    )->str:
+    def sentence(self, fact:tuple)->str:  # (relation, name)
         "What the page of a fact says."
         return f'The {fact[0]} of {fact[1]} is {self.links[fact]}.'
     def chain(self, start:str, path:tuple  # a name; the relations to follow, the first hop first
@@ -76,8 +73,7 @@ class World:
             start = self.links[facts[-1]]
         return facts, start
     def search(self, text:str,  # any text
-        results:int=1  # at most so many
-    )->list:           # facts (relation, name), the best page first
+        results:int=1)->list:  # at most so many -> facts (relation, name), the best page first
         "The pages that fit the words of `text` best by BM25; equal ones in the order of the index."
         query = fts_query(text)
         if not query: return []
@@ -97,8 +93,7 @@ def index_of(world:World)->sqlite3.Connection:  # a database in memory, closed w
     weakref.finalize(world, index.close)
     return index
 
-def full_text(pages:list  # of (title, text)
-)->sqlite3.Connection:  # a database in memory; for `best_pages`
+def full_text(pages:list)->sqlite3.Connection:  # of (title, text) -> a database in memory; for `best_pages`
     "A full-text index; the rows have the numbers of the pages. Raises EnvError where SQLite has none."
     index = sqlite3.connect(':memory:', check_same_thread=False)
     try: index.execute('CREATE VIRTUAL TABLE pages USING fts5(title, text)')
@@ -110,8 +105,7 @@ def full_text(pages:list  # of (title, text)
     return index
 
 def draw_question(generator:Random, split:str,  # 'train', 'demo' or 'test'
-    hops:int, people:int  # length of the path; people of the world
-)->dict:  # a task: split, world, people, start, path
+    hops:int, people:int)->dict:  # length of the path; people of the world -> a task: split, world, people, start, path
     "A question whose path meets nobody twice."
     world, met = world_of(split, generator.randrange(10**6), people), set()
     while len(met) < hops + 1:
@@ -121,8 +115,7 @@ def draw_question(generator:Random, split:str,  # 'train', 'demo' or 'test'
     return dict(split=split, world=world.key[1], people=people, start=start, path=path)
 
 def check_question(task,  # what the caller gave as a task
-    hops:int, people:int  # of the environment
-)->dict:  # the same
+    hops:int, people:int)->dict:  # of the environment -> the same
     "Refuse what is no question, or one of another size."
     if not isinstance(task, dict):
         raise ValueError(f'dict(split=, world=, people=, start=, path=) is a question of HopSearch; got {task!r}')
@@ -148,8 +141,7 @@ def check_question(task,  # what the caller gave as a task
 # role -> (how it learns more, how it is done)
 verbs = dict(player=('search', 'answer'), planner=('ask', 'answer'), searcher=('search', 'report'))
 
-def parse(action:str  # the whole text of a turn
-)->tuple:             # (verb, the next eight words), names written as names
+def parse(action:str)->tuple:  # the whole text of a turn -> (verb, the next eight words), names written as names
     "Letters only, in any case: `Search: mentor, BORA tel!` is ('search', 'mentor Bora Tel')."
     verb, *words = re.findall('[a-z]+', action[:1000].lower()) or ['']
     return verb, ' '.join(x.capitalize() if x.capitalize() in first_names + last_names else x for x in words[:8])

@@ -39,8 +39,7 @@ def receive_bytes(pipe:int, size:int, deadline:float)->bytes:
     return b''.join(parts)
 
 def receive(pipe:int, deadline:float=math.inf,  # file descriptor; on the clock of time.monotonic
-    most:float=math.inf  # bytes of a message
-)->bytes:                # one message; None: the other side is gone
+    most:float=math.inf)->bytes:  # bytes of a message -> one message; None: the other side is gone
     "Read what `send` wrote. Raises EnvError for a longer message."
     head = receive_bytes(pipe, 8, deadline)
     if len(head) < 8: return None
@@ -288,8 +287,7 @@ class Isolated(Env):
     def __deepcopy__(self, memo): return self.clone()
 
 def together(envs:list, method:str,  # environments, isolated or not; 'reset', 'step', ...
-    arguments:list       # one tuple of arguments for each
-)->list:                 # results in order; an Exception where that call failed
+    arguments:list)->list:  # one tuple of arguments for each -> results in order; an Exception where that call failed
     "Call a method of many environments, the isolated ones at the same time."
     def attempt(function, *values):
         try: return function(*values)

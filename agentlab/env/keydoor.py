@@ -16,8 +16,7 @@ from .protocol import Drawn, TextEnv, check_split, check_whole, guide_text, list
 compass = dict(north=(0, -1), south=(0, 1), east=(1, 0), west=(-1, 0))  # direction -> (columns east, rows south)
 
 @lru_cache
-def room_names(size:int  # rooms along one side
-)->tuple:  # size*size names, row by row: a1, b1, ...
+def room_names(size:int)->tuple:  # rooms along one side -> size*size names, row by row: a1, b1, ...
     "The rooms of a house."
     return tuple(f'{column}{row + 1}' for row in range(size) for column in ascii_lowercase[:size])
 
@@ -27,8 +26,7 @@ def door_between(one:str, other:str)->str:
 
 @lru_cache(maxsize=4096)
 def exits(size:int,  # rooms along one side
-    closed:tuple=()  # names of the doors that are shut
-)->dict:             # room -> {direction: room behind the open door}
+    closed:tuple=())->dict:  # names of the doors that are shut -> room -> {direction: room behind the open door}
     "The map of a house. Shared between callers: do not change it."
     names, place = room_names(size), {}
     for number, room in enumerate(names):
@@ -40,8 +38,7 @@ def exits(size:int,  # rooms along one side
 
 @lru_cache(maxsize=65536)
 def distances(size:int, closed:tuple,  # the house, as in `exits`
-    goal:str  # a room
-)->dict:      # room -> doors to pass on a shortest way to `goal`; rooms cut off are missing
+    goal:str)->dict:  # a room -> room -> doors to pass on a shortest way to `goal`; rooms cut off are missing
     "Breadth-first search from the goal outwards. Shared between callers: do not change it."
     place, found, frontier = exits(size, closed), {goal: 0}, [goal]
     for room in frontier:
@@ -63,14 +60,12 @@ def shortest(layout:dict  # size, start, key, chest, closed
     return (distances(size, closed, layout['key'])[layout['start']]
             + distances(size, closed, layout['chest'])[layout['key']] + 2)
 
-def check_size(size  # what the caller gave
-)->int:              # the same
+def check_size(size)->int:  # what the caller gave -> the same
     "Refuse a size for which there are no house or no room names."
     check_whole(2, 26, size=size)
     return size
 
-def check_layout(layout:dict  # what the caller gave as a task
-)->dict:  # the same as plain values, doors in order
+def check_layout(layout:dict)->dict:  # what the caller gave as a task -> the same as plain values, doors in order
     "Refuse a layout that is no house: missing parts, unknown rooms or doors, two things in one room, rooms cut off."
     if not isinstance(layout, dict):
         raise ValueError(f'a task of KeyDoor is a layout, dict(size=, start=, key=, chest=, closed=); got {layout!r}')
@@ -92,8 +87,7 @@ def check_layout(layout:dict  # what the caller gave as a task
 
 def draw_layout(generator:Random, size:int, closed:int,  # rooms along one side; doors to shut
     horizon:int,  # a layout that takes more turns is passed over
-    split:str     # 'train', 'demo' or 'test'
-)->dict:          # a layout of this split
+    split:str)->dict:  # 'train', 'demo' or 'test' -> a layout of this split
     "Draw connected houses until one belongs to `split` and can be won in `horizon` turns."
     for _ in range(10_000):
         start, key, chest = generator.sample(room_names(size), 3)
@@ -104,8 +98,7 @@ def draw_layout(generator:Random, size:int, closed:int,  # rooms along one side;
     raise ValueError(f'no house of size {size} with {closed} doors shut in split {split!r} can be won in {horizon} '
                      f'turns; raise horizon or shut fewer doors')
 
-def all_layouts(size:int=3, closed:int=2, horizon:int=12  # as in `draw_layout`
-):  # an iterator of layouts
+def all_layouts(size:int=3, closed:int=2, horizon:int=12):  # as in `draw_layout` -> an iterator of layouts
     "Every layout that can be drawn, of all splits, each once."
     for shut in itertools.combinations(all_doors(size), closed):
         if len(distances(size, shut, 'a1')) < size*size: continue

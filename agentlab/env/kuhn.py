@@ -20,8 +20,7 @@ def check_alpha(alpha:float)->float:
     return float(alpha)
 
 def equilibrium(state:tuple,  # an information set, as in `info['state']`: seat, own card, what was played
-    alpha:float=1/3  # how often the first seat bets the jack, 0 to 1/3
-)->float:            # probability of 'bet'
+    alpha:float=1/3)->float:  # how often the first seat bets the jack, 0 to 1/3 -> probability of 'bet'
     "The equilibrium of Kuhn poker."
     seat, card, *played = state
     card, alpha = cards.index(card), check_alpha(alpha)
@@ -36,8 +35,7 @@ class CardGame(SeatedGame):
     def tasks(self,
         split:str,  # 'train', 'demo' or 'test': all hold the same deals, as with fewer it would be another game
         n:int,      # how many; each deal once before any comes twice
-        seed:int=0  # another seed, another order
-    )->list:        # deals, for `reset(seed, task=deal)`
+        seed:int=0)->list:  # another seed, another order -> deals, for `reset(seed, task=deal)`
         "Deals in a seeded order."
         generator, found = Random(f'tasks {check_split(split)} {seed}'), []
         while len(found) < n: found += generator.sample(self.deals(), len(self.deals()))

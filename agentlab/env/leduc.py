@@ -86,8 +86,7 @@ class Leduc(CardGame):
     def words(self): return [':', ',', *ranks, 'fold', 'call', 'raise', 'showdown']
 
 @functools.cache
-def solution(iterations:int=500  # of CFR
-)->dict:  # canonical information set -> {move: probability}
+def solution(iterations:int=500)->dict:  # of CFR -> canonical information set -> {move: probability}
     "An approximate equilibrium of Leduc poker."
     from agentlab.selfplay.exploitability import cfr, game_tree, strategy_book
     tree = game_tree(Leduc())

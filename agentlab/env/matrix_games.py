@@ -15,8 +15,7 @@ def symmetric(table:list  # table[i][j]: what action i is paid against action j
     "The game in which both seats have the same table."
     return [[(table[i][j], table[j][i]) for j in range(len(table))] for i in range(len(table))]
 
-def pure_equilibria(payoffs:list  # [i][j] -> (paid to row, paid to column)
-)->list:  # of (i, j)
+def pure_equilibria(payoffs:list)->list:  # [i][j] -> (paid to row, paid to column) -> of (i, j)
     "Pairs of actions from which no seat alone wants to leave (pure Nash equilibria), by enumeration."
     n = range(len(payoffs))
     best_row = lambda i, j: payoffs[i][j][0] >= max(payoffs[k][j][0] for k in n)
@@ -108,8 +107,7 @@ def tit_for_tat(game:MatrixGame, generator=None)->str:
     "What the other seat did in the last round; the first action at first."
     return game.past[-1][1 - game.own(game.mover)] if game.past else game.actions[0]
 
-def always(action:str  # one of the game's actions
-):                     # a player
+def always(action:str):  # one of the game's actions -> a player
     "The player that does the same in every round."
     return lambda game, generator=None: action
 

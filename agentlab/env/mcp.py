@@ -157,8 +157,7 @@ def from_mcp(source,      # a command (text or list of words), a URL, an MCPServ
     seconds:float=20., start_seconds:float=60.,  # that a call may take; that a server may take to start
     variables:dict=None,  # environment variables of a server that is started here
     more=(), cost:float=1.,  # further tools, such as final_answer(); of a call
-    **options             # of Toolbox: horizon, over, output, rules, ...
-)->Toolbox:
+    **options)->Toolbox:  # of Toolbox: horizon, over, output, rules, ...
     "A server's tools as an environment. Raises EnvError where the server does not answer."
     place = Served(source, reset, start_seconds, variables)
     line = place.line()

@@ -51,8 +51,7 @@ class ReasoningGym(Borrowed):
 def from_reasoning_gym(data,  # its name, such as 'leg_counting', or a data set of theirs
     split:str='train',  # which questions `reset` draws
     guide:str=None,     # what a reader is told; None: what the data set says of itself
-    size:int=100_000, seed:int=0, **options  # of a data set that is named, such as max_terms=3
-)->ReasoningGym:
+    size:int=100_000, seed:int=0, **options)->ReasoningGym:  # of a data set that is named, such as max_terms=3
     "One of our environments out of a data set of questions; a task is dict(item=number)."
     if not isinstance(data, str): return ReasoningGym(data, type(data).__name__, split, guide)
     made = needed('reasoning_gym', 'reasoning-gym').create_dataset(data, size=size, seed=seed, **options)
@@ -162,8 +161,7 @@ def from_verifiers(name:str,  # of an installed taskset, or a module on the path
     answer:str='',     # field of a task's data that holds a good reply: then it can demonstrate; one turn only
     horizon:int=None,  # most turns
     guide:str=None,    # what a reader is told; None: what taskset and task say
-    **options          # of the taskset's configuration
-)->Verifiers:
+    **options)->Verifiers:  # of the taskset's configuration
     "One of our environments out of a taskset of verifiers; a task is dict(item=number)."
     vf = needed('verifiers.v1', 'verifiers')
     world = vf.load_environment(vf.resolve_env_config(dict(taskset=dict(id=name, **options))))
@@ -200,8 +198,7 @@ def from_alfworld(
     folder:str='train',  # with games, or the name of one below $ALFWORLD_DATA: train, valid_seen, valid_unseen
     horizon:int=50,      # most turns
     start=None,          # function: path -> TextWorld environment; None: `house`
-    guide:str=None       # what a reader is told; None: the commands of a house
-)->ALFWorld:
+    guide:str=None)->ALFWorld:  # what a reader is told; None: the commands of a house
     "One of our environments out of ALFWorld's games; a task is the path of a game."
     if start is None: needed('alfworld', 'alfworld')
     home = Path(os.environ.get('ALFWORLD_DATA') or '~/.cache/alfworld').expanduser()

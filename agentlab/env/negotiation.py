@@ -15,20 +15,17 @@ from .two_seats import SeatedGame, different_tasks, draw_task
 kinds, total = 3, 10  # kinds of things; what everything together is worth to a seat
 
 @functools.cache
-def value_vectors(counts:tuple  # how many of each kind
-)->tuple:  # of tuples: what one of each kind is worth
+def value_vectors(counts:tuple)->tuple:  # how many of each kind -> of tuples: what one of each kind is worth
     "All whole values from 0 with which everything is worth 10."
     spans = [range(total//count + 1) for count in counts]
     return tuple(values for values in itertools.product(*spans) if worth(counts, values) == total)
 
 def worth(things:tuple,  # how many of each kind
-    values:tuple  # what one of each is worth
-)->int:           # what they are worth together
+    values:tuple)->int:  # what one of each is worth -> what they are worth together
     "Value of some things."
     return sum(number*value for number, value in zip(things, values))
 
-def divisions(counts:tuple  # how many of each kind
-)->list:  # of tuples: what the first seat gets
+def divisions(counts:tuple)->list:  # how many of each kind -> of tuples: what the first seat gets
     "All ways to divide, the smallest share of the first seat at the beginning."
     return list(itertools.product(*(range(count + 1) for count in counts)))
 
@@ -43,8 +40,7 @@ def draw_goods(generator:Random)->dict:
         if vectors := value_vectors(counts):
             return dict(counts=list(counts), values=[list(generator.choice(vectors)) for _ in range(2)])
 
-def check_goods(task:dict  # what the caller gave as a task
-)->dict:  # the same
+def check_goods(task:dict)->dict:  # what the caller gave as a task -> the same
     "Refuse a task that is no game."
     if not isinstance(task, dict) or set(task) != {'counts', 'values'}:
         raise ValueError(f'a task of Negotiation is dict(counts=, values=), see Negotiation.tasks(); got {task!r}')
@@ -132,19 +128,16 @@ def pareto_front(task:dict  # counts and both values
     better = lambda a, b: a != b and a[0] >= b[0] and a[1] >= b[1]
     return {kept: pays for kept, pays in every.items() if not any(better(other, pays) for other in every.values())}
 
-def nash_solution(task:dict  # counts and both values
-)->tuple:  # (what the first seat gets, what the deal pays both)
+def nash_solution(task:dict)->tuple:  # counts and both values -> (what the first seat gets, what the deal pays both)
     "The deal with the greatest product; of equal ones that with the greatest sum, then the first."
     points = lambda pays: [round(total*pay) for pay in pays]  # whole numbers: .3*.8 and .4*.6 differ in the last digit
     return max(deals(task).items(), key=lambda deal: (math.prod(points(deal[1])), sum(points(deal[1]))))
 
 def efficiency(task:dict,  # counts and both values
-    totals:dict  # seat -> what it was paid
-)->float:        # 0 to 1
+    totals:dict)->float:  # seat -> what it was paid -> 0 to 1
     "The sum of what was paid, against the greatest sum there was."
     return sum(totals.values())/max(map(sum, deals(task).values()))
 
-def fairness(totals:dict  # seat -> what it was paid
-)->float:  # 1: both alike; 0: one got all, or there was no deal
+def fairness(totals:dict)->float:  # seat -> what it was paid -> 1: both alike; 0: one got all, or there was no deal
     "The smaller pay divided by the larger."
     return min(totals.values())/max(totals.values()) if max(totals.values()) > 0 else 0.

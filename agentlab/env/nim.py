@@ -11,8 +11,7 @@ from random import Random
 from .protocol import check_split, guide_text
 from .two_seats import SeatedGame, different_tasks, draw_task
 
-def nim_sum(heaps:tuple  # stones in each heap
-)->int:  # their exclusive or
+def nim_sum(heaps:tuple)->int:  # stones in each heap -> their exclusive or
     "Sum of the heaps in binary, without carrying (Bouton, 1901)."
     return functools.reduce(operator.xor, heaps, 0)
 
@@ -25,8 +24,7 @@ def lost(heaps:tuple,  # stones in each heap
 
 letters = 'abcdefgh'
 
-def check_heaps(heaps  # what the caller gave
-)->tuple:              # the same as a tuple of ints
+def check_heaps(heaps)->tuple:  # what the caller gave -> the same as a tuple of ints
     "Refuse heaps that cannot be played."
     if not (1 <= len(heaps) <= len(letters) and all(type(stones) is int and 1 <= stones <= 20 for stones in heaps)):
         raise ValueError(f'heaps={heaps!r}: give 1 to {len(letters)} heaps of 1 to 20 stones, such as (3, 4, 5)')

@@ -60,8 +60,7 @@ def read_tasks(path)->list:
             if line.strip(): found.append(dict(id=i, line=i) | check_task(task, where))
     return found
 
-def reward_of(found, where:str,  # what a reward returned; whose, for the error
-)->tuple:  # (reward, info)
+def reward_of(found, where:str)->tuple:  # what a reward returned; whose, for the error -> (reward, info)
     "Float, bool or dictionary as a reward and what is known besides. Raises EnvError."
     given = dict(found) if isinstance(found, dict) else dict(reward=found)
     paid, feedback = given.pop('reward', None), given.pop('feedback', '')
@@ -178,8 +177,7 @@ class OwnTasks(TextEnv):
         if len(words) <= 20_000: return words
         raise ValueError(f'{self.file} has {len(words):,} words, too many for a tiny policy. Take --model smollm2')
 
-def load_tasks(path:str, reward:str='',  # lines of JSON; exact, number, contains, or package.module:function
-)->OwnTasks:
+def load_tasks(path:str, reward:str='')->OwnTasks:  # lines of JSON; exact, number, contains, or package.module:function
     "A world from a file and the name of a reward, as the command line gives them."
     known = rewards.get(reward or 'exact')
     if known or ':' in reward: return OwnTasks(path, known or imported('reward', reward))

@@ -77,8 +77,7 @@ class Env:
         return twin
     def refusal(self, action:str,  # what was written
         plain:str,                 # the answer in the closed vocabulary of the tiny policies
-        expected:str=''            # what would have been understood; '': the grammar
-    )->str:                        # the answer to an invalid action
+        expected:str='')->str:  # what would have been understood; '': the grammar -> the answer to an invalid action
         "`plain`, or for a reader what was written and what was expected."
         return unanswered(action, expected or self.grammar) if self.reader else plain
 
@@ -124,8 +123,7 @@ def check_whole(least:int=1, most:int=None,  # allowed; None: without a limit
         if type(value) is int and least <= value and (most is None or value <= most): continue
         raise ValueError(f'{name}={value!r}: give a whole number from {least}' + f' to {most}'*(most is not None))
 
-def check_seed(seed  # what the caller gave as a seed
-)->int:              # the same number as a Python int
+def check_seed(seed)->int:  # what the caller gave as a seed -> the same number as a Python int
     "Refuse what is no whole number from 0: `Random` would quietly take it (-1 and 1 alike, text by its type)."
     try: seed = operator.index(seed)
     except TypeError:
@@ -133,13 +131,11 @@ def check_seed(seed  # what the caller gave as a seed
     if seed < 0: raise ValueError(f'seed must not be negative, got {seed}; use 0, 1, 2, ...')
     return seed
 
-def tidy(text:str  # what a seat wrote
-)->str:            # lower case, single spaces, no full stop at the end
+def tidy(text:str)->str:  # what a seat wrote -> lower case, single spaces, no full stop at the end
     "A text as worlds compare it with the actions they know."
     return ' '.join(text.lower().rstrip(' .\n').split())
 
-def guide_of(env, seat:str  # who reads
-)->str:  # '' where there is none
+def guide_of(env, seat:str)->str:  # who reads -> '' where there is none
     "What an environment tells a seat. `TypeError` for a guide that is no text."
     guide = getattr(env, 'guide', '') or ''
     text = guide.get(seat, '') if isinstance(guide, dict) else guide
@@ -153,13 +149,11 @@ def as_reader(env  # an environment, or anything that plays like one
     return env.for_reader() if callable(getattr(env, 'for_reader', None)) else env
 
 def guide_text(rules:str, grammar:str,  # what it is about; how an action is written
-    example:str            # an action
-)->str:                    # a guide
+    example:str)->str:  # an action -> a guide
     "Rules, grammar, and the example on a line of its own."
     return f'{rules} {grammar}\nExample: {example}'
 
-def example_of(guide:str  # a text that `guide_text` made
-)->str:  # the action in it; '' without one
+def example_of(guide:str)->str:  # a text that `guide_text` made -> the action in it; '' without one
     "The example at the end of a guide."
     return guide.rpartition('\nExample: ')[2] if '\nExample: ' in guide else ''
 
@@ -174,16 +168,14 @@ def extended(guide, rule:str,  # a guide: a text, or {seat: text}; what is added
     return guide_text(guide[:-len(f'\nExample: {example}')], rule, change(example))
 
 def listed(actions,  # texts
-    most:int=12      # that are shown
-)->str:              # 'a, b, c'; 'a, b and 7 more'
+    most:int=12)->str:  # that are shown -> 'a, b, c'; 'a, b and 7 more'
     "Some actions as a text of bounded length."
     shown = [f'{action:.60}' for action in actions[:most]]
     left = len(actions) - len(shown)
     return ', '.join(shown) + (f' and {left} more' if left else '')
 
 def unanswered(action:str,  # what was written: anything
-    expected:str  # a sentence
-)->str:           # an answer of bounded length
+    expected:str)->str:  # a sentence -> an answer of bounded length
     "What was written, cut at 40 characters and without control characters, and what was expected."
     said = ''.join(c if c.isprintable() and c != '"' else ' ' for c in action[:200])
     said = ' '.join(said.split())
@@ -194,21 +186,18 @@ no_guide = ('no guide: a model that reads is told nothing of the rules. Give `gu
 
 splits = ('train', 'demo', 'test')
 
-def split_of(task  # anything `canonical` takes
-)->str:            # 'train' (5 of 10), 'demo' (3 of 10) or 'test' (2 of 10)
+def split_of(task)->str:  # anything `canonical` takes -> 'train' (5 of 10), 'demo' (3 of 10) or 'test' (2 of 10)
     "The split a task belongs to: a property of the task alone (its blake2b hash), not of seeds, order or machine."
     number = int.from_bytes(hashlib.blake2b(canonical(task).encode(), digest_size=8).digest(), 'big')
     return 'train train train train train demo demo demo test test'.split()[number % 10]
 
-def check_split(split:str  # what the caller asked for
-)->str:  # the same
+def check_split(split:str)->str:  # what the caller asked for -> the same
     "Refuse a split that does not exist."
     if split not in splits: raise ValueError(f'split must be one of {", ".join(splits)}; got {split!r}')
     return split
 
 def distinct(draw, n:int, what:str='tasks',  # () -> a task; what they are, for the error
-    key=repr,       # task -> what tells it from the others
-)->list:            # n tasks, in the order in which they first came up
+    key=repr)->list:  # task -> what tells it from the others -> n tasks, in the order in which they first came up
     "Draw until n of them are different. Raises ValueError where 5000 draws in a row hold no other one."
     found, misses = {}, 0
     while len(found) < n:
@@ -243,14 +232,12 @@ class Drawn:
     drawn = 'tasks'  # what they are
     apart = staticmethod(canonical)  # task -> what tells it from the others
     def tasks(self, split:str,  # 'train', 'demo' or 'test'
-        n:int, seed:int=0  # another seed, other tasks
-    )->list:               # n different tasks, for `reset(seed, task=task)`
+        n:int, seed:int=0)->list:  # another seed, other tasks -> n different tasks, for `reset(seed, task=task)`
         "Different tasks of one split, the same list every time."
         generator = Random(f'{self.drawn} {check_split(split)} {seed}')
         return distinct(lambda: self.draw(generator, split), n, f'{self.drawn} of split {split!r}', self.apart)
     def expert(self, noise:float=0.,  # share of actions drawn at random from `legal`
-        generator:Random=None  # seeded by the caller; needed if noise > 0
-    )->str:  # an action
+        generator:Random=None)->str:  # seeded by the caller; needed if noise > 0 -> an action
         "The best one; with `noise` an imperfect demonstrator."
         best = self.best()
         return generator.choice(self.legal()) if noisy(noise, generator) else best
@@ -267,8 +254,7 @@ EXTRAS = dict(
 )
 registered: dict[str, type] = {}  # name -> class; filled as the pages of environments are imported
 
-def environment(name:str,  # for `load_env`, the command line and sweeps
-)->Callable:
+def environment(name:str)->Callable:  # for `load_env`, the command line and sweeps
     "Register a class under a name. TypeError where it lacks one of `EXTRAS`, ValueError where the name is taken."
     def register(kind:type)->type:
         offers = dict(split='split' in inspect.signature(kind).parameters, tasks=callable(getattr(kind, 'tasks', None)),
@@ -283,8 +269,7 @@ def environment(name:str,  # for `load_env`, the command line and sweeps
         return kind
     return register
 
-def pages_with_names(package:str  # its name; it is being imported
-)->list[str]:  # full names of modules
+def pages_with_names(package:str)->list[str]:  # its name; it is being imported -> full names of modules
     "Modules of a package that name an environment. Their text is searched: others are not imported for it."
     files = (path for place in sys.modules[package].__path__ for path in sorted(Path(place).glob('*.py')))
     return [f'{package}.{path.stem}' for path in files
@@ -331,8 +316,7 @@ rules = dict(
 nonsense = ('', 'xyzzy 42', 'go\nnorth</s>', '\u00e9\u4e16\U0001F511'*9)
 
 def check_step(step:Step, env:Env,  # what `env` returned
-    previous:str=None  # see `check_seat_order`
-)->tuple:              # the step as plain values, for comparing episodes
+    previous:str=None)->tuple:  # see `check_seat_order` -> the step as plain values, for comparing episodes
     "One step against the rules that a single step can break: types, seats, rewards, state."
     if not isinstance(step, Step): raise EnvError(f'types: got a {type(step).__name__}; {rules["types"]}')
     for part, kind in dict(observation=str, reward=dict, done=bool, info=dict).items():

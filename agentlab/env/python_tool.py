@@ -36,8 +36,7 @@ forms = list_forms() | {  # name -> (what is asked, code)
 levels = {1: tuple(forms)[:15], 2: tuple(forms)[:-2], 3: tuple(forms)}  # level -> its forms
 lists = {1: (5, 99), 2: (6, 99), 3: (8, 999)}  # level -> (how many numbers in a list, the largest)
 
-def names_in(form:str  # a key of `forms`
-)->list:               # the names that its code uses
+def names_in(form:str)->list:  # a key of `forms` -> the names that its code uses
     "The values that a problem of this form lends, in alphabetical order."
     return sorted(set(re.findall(r'\b[abkmnpq]\b', forms[form][1])))
 
@@ -85,8 +84,7 @@ def joined(text:str)->str:
 
 opening = re.compile(r'[\s`]*(python|answer)\b[ :]*', re.IGNORECASE)
 
-def parse(action:str  # the whole text of a turn
-)->tuple:             # ('python', code), ('answer', number as text) or ('', '')
+def parse(action:str)->tuple:  # the whole text of a turn -> ('python', code), ('answer', number as text) or ('', '')
     "What an action wants, without code fences and a number's spaces and commas; the last complete answer counts."
     found = opening.match(action)
     if not found: return '', ''
@@ -128,8 +126,7 @@ class PythonTool(Drawn, TextEnv):
         milestone:float=0.,  # paid when the tool shows the right number for the first time
         spaced:bool=True,    # numbers digit by digit, for a word-level model; False: as usual, for a hub model
         sandbox=None,        # code, names -> Result; None: a `MontySandbox`. Clones share it
-        split:str='train'    # which problems `reset` draws: 'train', 'demo' or 'test'
-    ):
+        split:str='train'):  # which problems `reset` draws: 'train', 'demo' or 'test'
         check_whole(1, 3, level=level)
         check_whole(2, horizon=horizon)  # a result and the answer
         if not is_finite(milestone): raise ValueError(f'milestone must be a finite number, got {milestone!r}')
@@ -192,8 +189,7 @@ class PythonTool(Drawn, TextEnv):
         return f'answer {self.write(self.truth)}' if self.shown else f"python {forms[self.task['form']][1]}"
     def demonstrator(
         # chance of the habit, if there is one for this form; if it does not strike, chance of a slip
-        self, noise:float=0., generator:Random=None  # seeded by the caller; needed if noise > 0
-    )->str:  # an action
+        self, noise:float=0., generator:Random=None)->str:  # seeded by the caller; needed if noise > 0 -> an action
         "Write code until a number comes back, then answer it, right or wrong; now and then guess without any."
         check_noise(noise, generator, 'demonstrator')
         if self.result(): return f'answer {self.result()}'
@@ -217,8 +213,7 @@ swaps = {'*': '+', '<': '>', '>': '<', '%': '*', 'sum': 'max', 'x': 'y', 'a': 'b
 # word of a form's name -> (what is right, what is written)
 habits = dict(even=('if x % 2 < 1', 'if x % 2'), small=('x < k', 'x > k'), remainders=(' % m', ''))
 
-def habit(form:str  # a key of `forms`
-)->str:             # wrong code; '' if nobody has a habit here
+def habit(form:str)->str:  # a key of `forms` -> wrong code; '' if nobody has a habit here
     "What people write who always get this form wrong."
     code, words = forms[form][1], form.split()
     if words[-1] == 'smallest': return code.replace(f'[ {places[words[0]]} ]', f'[ {places[words[0]] + 1} ]')

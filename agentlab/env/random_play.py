@@ -23,8 +23,7 @@ class RandomGame:
 
 def random_game(env,  # an environment; it is played
     seed:int,         # of the game and of the actions
-    turns:int=100     # most
-)->RandomGame:
+    turns:int=100)->RandomGame:  # most
     "One game of legal texts, each equally likely. `EnvError` where nothing says what can be done."
     game, generator, step = RandomGame(seed), Random(f'random play {seed}'), env.reset(seed)
     while True:
@@ -86,7 +85,6 @@ class RandomWins(Wrapper):
         self.turn += 1
         return self.env.step(action)
     def demonstrator(self, noise:float=0.,  # not used: luck is noisy enough, and a changed action would lose the game
-        generator=None  # not used
-    )->str:             # the action of this turn
+        generator=None)->str:  # not used -> the action of this turn
         "What was done here when it went well."
         return self.win.actions[self.turn]

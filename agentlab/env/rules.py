@@ -130,8 +130,7 @@ _rule = re.compile(r'rule\s+@(\w+)\s+trigger\s+(\S+)\s+check\s+(.*?)\s+enforce\s
 
 def read_rules(text: str,  # in AgentSpec's language (Wang et al., 2025)
     predicates: dict[str, Callable],  # name -> (what was asked, action, past) -> bool
-    person: Callable|None = None, critic: Callable|None = None,  # of user_inspection; of llm_self_reflect
-)->list[Rule]:
+    person: Callable|None = None, critic: Callable|None = None)->list[Rule]:  # of user_inspection; of llm_self_reflect
     "Rules from their text. ValueError: line, what is wrong, remedy; also for one that can never act, and for cycles."
     rules, at = [], 0
     plain = re.sub(r'#[^\n]*', '', text)

@@ -48,8 +48,7 @@ def check_limits(seconds, megabytes, depth, output):
     check_whole(1, 10**6, output=output)
 
 def check_program(code:str,  # Python
-    names:dict  # name -> plain value
-)->dict:        # the names, as JSON would give them back; {} for None
+    names:dict)->dict:  # name -> plain value -> the names, as JSON would give them back; {} for None
     "Refuse what is no program, and names that are no plain values: the caller's mistakes. TypeError or ValueError."
     if not isinstance(code, str): raise TypeError(f'code must be a str, got {type(code).__name__}')
     wrong = [name for name in names or {} if not (isinstance(name, str) and name.isidentifier())]
@@ -59,8 +58,7 @@ def check_program(code:str,  # Python
         raise TypeError(f'names must be numbers, strings, lists and dictionaries of these ({error})') from None
 
 def as_error(error:BaseException,  # what a worker raised
-    seconds:float, megabytes:int  # the limits, for the message
-)->str:  # one line: 'TypeError: what was wrong'
+    seconds:float, megabytes:int)->str:  # the limits, for the message -> one line: 'TypeError: what was wrong'
     "A failure in words that do not depend on how fast this machine is."
     crashed = getattr(error, 'timed_out', None)
     text = error.display('type-msg') if hasattr(error, 'display') else f'{type(error).__name__}: {error}'
@@ -146,8 +144,7 @@ class MontySandbox:
         same = dict(datetime=datetime(2000, 1, 1), timezone='utc', sleep='zero', random_start=dict(seed=0))
         return pool.checkout(limits=limits, os_policy=same, assert_message_annotations=False)
     def __call__(self, code:str,  # any text
-        names:dict=None           # name -> plain value, which the program finds defined
-    )->Result:
+        names:dict=None)->Result:  # name -> plain value, which the program finds defined
         "Run a program. Whatever it does is a `Result`; only a bad argument or a missing sandbox raises."
         names, parts = check_program(code, names), []
         if len(code) > LONGEST: return too_long(code)
@@ -170,8 +167,7 @@ def end_workers(pool, owner:int, getpid):
     if getpid() == owner: pool.__exit__(None, None, None)
 
 def run_python(code:str, names:dict=None,  # any text; name -> plain value, which the program finds defined
-    seconds:float=1., megabytes:int=64, depth:int=200, output:int=2000  # see `MontySandbox`
-)->Result:
+    seconds:float=1., megabytes:int=64, depth:int=200, output:int=2000)->Result:  # see `MontySandbox`
     "Run one program in Monty. For many, make one `MontySandbox` and call it: its workers stay."
     return MontySandbox(seconds, megabytes, depth, output)(code, names)
 
@@ -218,8 +214,7 @@ print(json.dumps([sorted(paths), sorted(file for file in libraries if '/_tkinter
 
 @cache
 def needed(python:str,  # an interpreter
-    *programs           # paths of programs that run beside it
-)->list:                # options of bwrap
+    *programs)->list:  # paths of programs that run beside it -> options of bwrap
     "All an interpreter reads: its program, the standard library without what was installed, their shared libraries."
     ask = lambda *command: subprocess.run(command, capture_output=True, text=True, timeout=60, check=True,
                                           stdin=subprocess.DEVNULL).stdout
@@ -260,8 +255,7 @@ class Bubblewrap:
         if trial != Result(True, '42'):
             raise Refused(f'bwrap does not work here ({trial.error or trial.text}), so nothing was run; allow user '
                           f'namespaces, or use MontySandbox')
-    def command(self, descriptor:int  # of the file with the system-call filter
-    )->list:  # the command line
+    def command(self, descriptor:int)->list:  # of the file with the system-call filter -> the command line
         "What is run: bwrap makes the walls, prlimit the limits, Python the rest."
         walls = ['--unshare-all', '--die-with-parent', '--new-session', '--clearenv', '--cap-drop', 'ALL', '--uid',
                  '65534', '--gid', '65534', '--hostname', 'sandbox']
@@ -270,8 +264,7 @@ class Bubblewrap:
         return [self.bwrap, *walls, *self.files, '--remount-ro', '/', '--chdir', '/', '--seccomp', str(descriptor),
                 '--', self.prlimit, *limits, '--', self.python, '-I', '-S', '-B', '-c', runner]
     def __call__(self, code:str,  # any text
-        names:dict=None           # name -> plain value, which the program finds defined
-    )->Result:
+        names:dict=None)->Result:  # name -> plain value, which the program finds defined
         "Run a program. Whatever it does is a `Result`; only a bad argument raises."
         names = check_program(code, names)
         if len(code) > LONGEST: return too_long(code)
@@ -292,8 +285,7 @@ class Bubblewrap:
         return Result(not error, readable(text, self.output).rstrip('\n'), readable(error, self.output))
 
 def listen(process, seconds:float,  # with pipes for its output and its errors; until we lose patience
-    most:int         # bytes to keep of each
-)->tuple:            # (output, errors, whether time ran out)
+    most:int)->tuple:  # bytes to keep of each -> (output, errors, whether time ran out)
     "Read both pipes to their ends, drop what is too much, and stop at the deadline."
     deadline, kept = time.monotonic() + seconds, {process.stdout: b'', process.stderr: b''}
     with selectors.DefaultSelector() as watched:

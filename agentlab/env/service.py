@@ -94,8 +94,7 @@ def reference(task:dict  # dict(kind=, store=)
     if name: act(name, call, shop)
     return shop, words, ' '.join([name, *map(str, call.values())])*bool(name)
 
-def request(task  # dict(kind=, store=)
-)->dict:          # the same with a question, which a Toolbox wants, and the answer
+def request(task)->dict:  # dict(kind=, store=) -> the same with a question, which a Toolbox wants, and the answer
     "What the user wants. Raises ValueError for what is no task."
     kind, store = (task.get('kind'), task.get('store')) if isinstance(task, dict) else (None, None)
     if kind not in kinds or type(store) is not int or store < 0:

@@ -39,8 +39,7 @@ def _solve(board):
     seat = 'x' if board.count('.') % 2 else 'o'
     return (max if seat == 'x' else min)(value(put(board, cell, seat)) for cell in range(9) if board[cell] == '.')
 
-def value(board:str  # 9 characters: x, o or .
-)->int:              # what x is paid if both play best: 1, 0 or -1
+def value(board:str)->int:  # 9 characters: x, o or . -> what x is paid if both play best: 1, 0 or -1
     "The minimax value of a position."
     return _solve(canonical_board(board))
 

@@ -52,8 +52,7 @@ class Tool:
 def tool_of(function,  # parameters with types and comments; one named `state` is the dictionary of the episode
     name:str='', description:str='',  # what the model calls, and what it does; '': as the function and docstring say
     pure:bool=None,    # whether it leaves everything as it was; None: if it takes no state
-    **limits           # cost and seconds of a call
-)->Tool:
+    **limits)->Tool:  # cost and seconds of a call
     "A tool of a Python function. Raises TypeError or ValueError for one whose parameters no JSON schema describes."
     if isinstance(function, Tool): return function
     schema, state = schema_of(function, name, description), 'state' in inspect.signature(function).parameters
@@ -65,8 +64,7 @@ def final_answer(name:str='answer', description:str='Give the answer, which ends
     return Tool(tool(name, description, text='the answer'), lambda given, held: given['text'], final=True)
 
 def within(function,  # without arguments
-    seconds:float     # until nobody waits any more
-):                    # what it returned
+    seconds:float):  # until nobody waits any more -> what it returned
     "Run in a thread of its own. Raises what the function raises, ToolError for what would end us, or TimeoutError."
     found = Future()
     def work():
@@ -131,8 +129,7 @@ class Toolbox(Drawn, TextEnv):
         "A text as the agent reads and says it."
         return text
     def call_tools(self, calls:list,  # (name, arguments), and a third where the call could not be read: why
-        text:str=''  # the reply; where it has no calls it may be the answer
-    ):               # a Step
+        text:str=''):  # the reply; where it has no calls it may be the answer -> a Step
         "All that one reply asks for, in the order of writing: one turn."
         self.asked = calls
         try: return self.step(text)
@@ -369,8 +366,7 @@ def _open(folder:Folder, name:str, flags:int):
 
 def scratch_files(files=None,  # {name: text} at the beginning, or task -> such a dictionary
     size:int=100_000, most:int=50,  # bytes of a file; files
-    cost:float=0.  # of a call
-)->list:           # of three tools
+    cost:float=0.)->list:  # of a call -> of three tools
     "Tools `read`, `write` and `list` on a folder of the episode's own."
     def begin(task):
         folder, given = Folder(), (files(task) if callable(files) else files) or {}

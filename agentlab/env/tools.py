@@ -56,8 +56,7 @@ def _typed(hint, where:str)->dict:
     if origin not in known: raise TypeError(f'{where}: {hint} has no JSON type; use {", ".join(kinds)}')
     return dict(type=known[origin]) | (dict(items=_typed(inner[0], where)) if origin is list and inner else {})
 
-def named(tools,  # list of schemas
-)->dict:          # name -> schema
+def named(tools)->dict:  # list of schemas -> name -> schema
     "The tools by name. Raises ValueError for two of one name, or for what is no schema."
     found = {}
     for one in tools:
@@ -69,15 +68,13 @@ def named(tools,  # list of schemas
         found[one['name']] = one
     return found
 
-def shown(text, most:int=40,  # anything a model wrote; characters that are kept
-)->str:           # in quotes
+def shown(text, most:int=40)->str:  # anything a model wrote; characters that are kept -> in quotes
     "What was written, printable and cut, for a message."
     said = ' '.join(''.join(c if c.isprintable() else ' ' for c in str(text)[:10*most]).split())
     return f'"{said[:most]}{"..." if len(said) > most else ""}"'
 
 def fault_of(tools, name:str,  # list of schemas; the tool that was called
-    arguments:dict   # with these arguments
-)->str:              # what is wrong, for the model to read; '' where nothing is
+    arguments:dict)->str:  # with these arguments -> what is wrong, for the model to read; '' where nothing is
     "Unknown tool, missing or unknown argument, wrong type."
     known = named(tools)
     if name not in known: return f'There is no tool {shown(name)}. The tools are {", ".join(known)}.'
@@ -93,8 +90,7 @@ def fault_of(tools, name:str,  # list of schemas; the tool that was called
     return ''
 
 def fits(value,  # read from JSON
-    schema:dict  # of it: type, enum, anyOf, items are looked at
-)->bool:
+    schema:dict)->bool:  # of it: type, enum, anyOf, items are looked at
     "Whether a value is what a schema asks for."
     kind, options = schema.get('type'), schema.get('anyOf') or schema.get('oneOf')
     if isinstance(kind, list): options = [schema | dict(type=one) for one in kind]
@@ -111,15 +107,13 @@ def wanted(schema:dict)->str:
     return f'of type {" or ".join(schema["type"]) if isinstance(schema.get("type"), list) else schema.get("type")}'
 
 def action_of(tools,  # list of schemas
-    name:str, arguments:dict  # a call without fault
-)->str:               # 'search mentor Bora Tel'
+    name:str, arguments:dict)->str:  # a call without fault -> 'search mentor Bora Tel'
     "The action text of a call: the tool's name and its arguments in the order of the schema."
     order = named(tools)[name]['parameters']['properties']
     return ' '.join([name, *(str(arguments[p]) for p in order if p in arguments)])
 
 def call_of(tools,  # list of schemas
-    action:str      # an action text
-)->tuple:           # (name, arguments); arguments that the text lacks are left out
+    action:str)->tuple:  # an action text -> (name, arguments); arguments that the text lacks are left out
     "The call that an action text stands for: one word for each argument, and all the rest for the last one."
     name, _, rest = action.strip().partition(' ')
     order = named(tools).get(name, dict(parameters=dict(properties={})))['parameters']['properties']

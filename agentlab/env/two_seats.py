@@ -92,8 +92,7 @@ class SeatedGame(Env):
         advice = self.advice()
         return generator.choices([*advice], [*advice.values()])[0] if generator else max(advice, key=advice.get)
     def demonstrator(self, noise:float=0.,  # not used: a random player cannot be noisier
-        generator:Random=None  # seeded by the caller; None: the first legal move
-    )->str:  # a move
+        generator:Random=None)->str:  # seeded by the caller; None: the first legal move -> a move
         "Any legal move: what a policy imitates before it learns from itself alone."
         return generator.choice(self.moves()) if generator else self.moves()[0]
     def vocabulary(self)->list:
@@ -101,8 +100,7 @@ class SeatedGame(Env):
         return list(dict.fromkeys(['Illegal', '.', *self.seats, *self.words()]))
 
 def draw_task(draw,  # generator -> task
-    generator:Random, split:str  # 'train', 'demo' or 'test'
-)->dict:             # a task of this split
+    generator:Random, split:str)->dict:  # 'train', 'demo' or 'test' -> a task of this split
     "Draw until a task belongs to the split."
     check_split(split)
     for _ in range(10_000):
@@ -110,8 +108,7 @@ def draw_task(draw,  # generator -> task
     raise ValueError(f'no task of split {split!r} in 10000 draws; this game has too few different tasks to be split')
 
 def different_tasks(draw, split:str,  # generator -> task; 'train', 'demo' or 'test'
-    n:int, seed:int=0      # another seed, other tasks
-)->list:                   # n different tasks, for `reset(seed, task=task)`
+    n:int, seed:int=0)->list:  # another seed, other tasks -> n different tasks, for `reset(seed, task=task)`
     "Different tasks of one split, the same list every time."
     generator = Random(f'tasks {check_split(split)} {seed}')
     return distinct(lambda: draw_task(draw, generator, split), n, f'tasks of split {split!r}')
@@ -125,8 +122,7 @@ def expert_player(game, generator:Random)->str:
     return game.expert(generator=generator)
 
 def play_game(game:SeatedGame, players:dict, generator:Random,  # seat -> player; the players draw from it
-    seed:int=0, task=None  # of the game
-)->tuple:                  # (last step, the game's totals: seat -> what it was paid)
+    seed:int=0, task=None)->tuple:  # of the game -> (last step, the game's totals: seat -> what it was paid)
     "One game from its beginning to its end."
     step = game.reset(seed, task)
     while not step.done: step = game.step(players[step.seat](game, generator))

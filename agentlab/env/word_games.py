@@ -30,8 +30,7 @@ def marks(guess:str, word:str,  # of the same length
         found.append('g' if g == w else 'y' if near else '-')
     return ''.join(found)
 
-def information(answers:list  # what each of the possible secrets would answer
-)->float:  # bits; 0: all alike
+def information(answers:list)->float:  # what each of the possible secrets would answer -> bits; 0: all alike
     "How much a question tells on average, where all secrets are equally likely."
     return log2(len(answers)) - sum(n*log2(n) for n in Counter(answers).values())/len(answers)
 

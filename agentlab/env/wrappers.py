@@ -54,8 +54,7 @@ class Wrapper(Env):
         return twin
 
 def with_columns(step:Step,  # what the inner environment answered
-    **columns  # numbers of the action it answers
-)->Step:       # the same with these columns
+    **columns)->Step:  # numbers of the action it answers -> the same with these columns
     "A step that says more about its action; columns that it has already are kept."
     step.info['columns'] = step.info.get('columns', {}) | columns
     return step
@@ -100,8 +99,7 @@ class BesideExpert(Wrapper):
 tag_words = ('planning', 'explore', 'reflection', 'monitor')  # RLVMR's; `monitor` is allowed and never rewarded
 _tag = re.compile(rf"^\s*<\s*({'|'.join(tag_words)})\s*>\s*", re.IGNORECASE)
 
-def split_tag(text:str  # what the agent said
-)->tuple:               # (the tag word, '' if there is none; the action)
+def split_tag(text:str)->tuple:  # what the agent said -> (the tag word, '' if there is none; the action)
     "Take a leading tag off an action."
     found = _tag.match(text)
     return (found[1].lower(), text[found.end():]) if found else ('', text)
@@ -127,8 +125,7 @@ class Tagged(Wrapper):
         return f'<{word}> {action}'
     def vocabulary(self): return [*self.env.vocabulary(), '<', '>', *tag_words]
 
-def key_or_chest(env  # a KeyDoor
-)->str:
+def key_or_chest(env)->str:  # a KeyDoor
     "What an agent of KeyDoor is after."
     return 'chest' if env.has_key else 'key'
 

@@ -119,8 +119,7 @@ def episodes_of(recipe: Recipe)->int:
 
 def trl_config(recipe: Recipe, output_dir,  # TRL's checkpoints; the run folder is in `agentlab` below it
     accumulate: int = 1,  # pieces in which the episodes of one optimiser step go through the model
-    **more,               # further fields of GRPOConfig
-):                        # trl.GRPOConfig
+    **more):  # further fields of GRPOConfig -> trl.GRPOConfig
     "GRPOConfig with the recipe's numbers, constant learning rate, no loggers, no bf16 or checkpointing as TRL."
     GRPOConfig = _trl().GRPOConfig
     fixed, world = fixed_fields(recipe), int(os.environ.get('WORLD_SIZE', 1))
@@ -275,8 +274,7 @@ def counts(batch: Batch, per)->Tensor:
     return (loss_weights(batch, per)*(weight > 0).sum()).to(weight)
 
 def row_scale(loss_type: str, batch: Batch, weight: Tensor,  # TRL's name; (action tokens,) as in `hand_over`
-    rows: int,  # of the tensors of all processes
-)->float:       # what the advantages are multiplied by
+    rows: int)->float:  # of the tensors of all processes -> what the advantages are multiplied by
     "Rows that TRL divides by, over those that count: 1 where it divides by tokens."
     row = batch.tokens.row[batch.actions][weight > 0].unique()
     # dr_grpo: an episode counts once, in however many windows

@@ -161,8 +161,7 @@ def _read(config, path: str):
     return reduce(lambda part, key: None if part is None else part.get(key, None), path.split('.'), config)
 
 def check_algorithm(function: Callable,  # an estimator of agentlab.credit
-    config=None,  # the section `algorithm`: a DictConfig, or a dictionary
-)->dict:          # the keywords for `function`
+    config=None)->dict:  # the section `algorithm`: a DictConfig, or a dictionary -> the keywords for `function`
     "What `algorithm.agentlab` says to an estimator. ValueError: an unknown argument, or verl's key that is ignored."
     config = config if config is not None else {}
     found = _chosen(config.get('agentlab', None), function, 'algorithm.agentlab', 1)
@@ -568,8 +567,7 @@ def _gap(found, wanted)->float:
     return float(np.nan_to_num(np.abs(found - wanted), nan=np.inf).max(initial=0))
 
 def check_rows(cases: list,  # of this module: name, kind, mode, wanted, and `theirs` where verl has the loss
-    worker: dict,  # what the worker found
-)->dict:           # name -> kind, gap, refused, verl (name), verl_gap
+    worker: dict)->dict:  # what the worker found -> name -> kind, gap, refused, verl (name), verl_gap
     "One line per name, with the largest difference of its cases."
     rows = {}
     for case, found, theirs in zip(cases, worker['found'], worker['theirs']):

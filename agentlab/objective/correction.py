@@ -33,16 +33,14 @@ def importance_weights(batch:Batch,  # tokens need old_logp (trainer) and sample
     return whole.nan_to_num(nan=0.).clamp(-20, 20).exp()
 
 def truncated(batch:Batch, cap:float=2.,  # tokens need old_logp and sampler_logp; no weight is above this
-    unit:Callable=each_token, mean:bool=False,  # as in `importance_weights`
-)->Tensor:                  # (action tokens,) float64
+    unit:Callable=each_token, mean:bool=False)->Tensor:  # as in `importance_weights` -> (action tokens,) float64
     "Importance weights, at most `cap` (truncated importance sampling)."
     if not cap > 0: raise ValueError(f'cap={cap}: no weight is above it, so it must be above 0, often 2')
     return importance_weights(batch, unit, mean).clamp(max=cap)
 
 def icepop(batch:Batch,  # tokens need old_logp and sampler_logp
     low:float=.5, high:float=5.,  # the band: weights outside it become 0
-    unit:Callable=each_token, mean:bool=False,  # as in `importance_weights`
-)->Tensor:               # (action tokens,) float64
+    unit:Callable=each_token, mean:bool=False)->Tensor:  # as in `importance_weights` -> (action tokens,) float64
     "Importance weights inside a band, 0 outside it (IcePop, arXiv 2510.18855)."
     if not 0 <= low < high:
         raise ValueError(f'low={low}, high={high}: weights between them are kept; give 0 <= low < high, such '

@@ -35,8 +35,7 @@ def clip_cov(logp:Tensor,  # (action tokens,) log-probability under the policy i
     share:float=.0002,     # of the tokens, at least one, that lose their loss
     least:float=1., most:float=5.,  # they are drawn from those with a covariance between these
     low:float=1., high:float=1.,  # bounds of the clip, as in `clip`; the paper's leave ratios up to 2
-    seed:int=0,            # of the draw
-)->Tensor:                 # (action tokens,) loss
+    seed:int=0)->Tensor:  # of the draw -> (action tokens,) loss
     "PPO's clip without a random few tokens of high covariance (Clip-Cov, arXiv 2505.22617). Scope: minibatch, `plan`."
     loss = clip(logp, batch, advantage, low=low, high=high)
     if 'dropped' in batch.tokens: dropped = batch.action('dropped') > 0
@@ -120,8 +119,7 @@ def spear_clip(logp:Tensor,  # (action tokens,) log-probability under the policy
     share:float=.0002, least:float=1., most:float=5.,  # what the policy played now: as in `clip_cov`
     replay:tuple=(.02, 1., 40.),  # the same three for replayed episodes
     low:float=.2, high:float=.28, seed:int=0,  # bounds of the clip, as in `clip`; of the draw
-    faithful:bool=False,  # True, as released for reasoning: `replay` is ignored
-)->Tensor:                # (action tokens,) loss
+    faithful:bool=False)->Tensor:  # True, as released for reasoning: `replay` is ignored -> (action tokens,) loss
     "Clip-Cov with other numbers for replayed episodes (SPEAR, arXiv 2509.22601). Scope: the minibatch, `plan`."
     loss = clip(logp, batch, advantage, low=low, high=high)
     if 'dropped' in batch.tokens: dropped = batch.action('dropped') > 0

@@ -17,8 +17,7 @@ def entropy_bonus(logp:Tensor, batch:Batch,  # tokens need old_logp, and entropy
     advantage:Tensor, entropy:Tensor=None,   # (action tokens,) nats, under the policy in training, with gradient
     coefficient:float=None,                  # alpha; None: the column entropy_coef of the tokens (AdaptiveCoefficient)
     objective=clip,                          # the loss that the bonus is added to
-    **objective_args,                        # its arguments, such as low and high
-)->Tensor:                                   # (action tokens,) loss
+    **objective_args)->Tensor:  # its arguments, such as low and high -> (action tokens,) loss
     "An objective minus alpha times the entropy of each token (Williams and Peng, 1991; scope: the token)."
     entropy = _open(entropy, logp, 'entropy_bonus')
     if coefficient is None:

@@ -57,8 +57,7 @@ def clip_higher_recipe():
     return dict(credit=grpo, objective_args=dict(low=.2, high=.28, dual=10.))
 
 def clipped(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
-    low:float=.2, high:float=.2, dual:float=None  # as in `clip`
-)->Tensor:  # (action tokens,) bool
+    low:float=.2, high:float=.2, dual:float=None)->Tensor:  # as in `clip` -> (action tokens,) bool
     "True where `clip` with these arguments leaves a token no gradient although its advantage is not 0."
     check_flat(logp=logp)
     ratio, advantage = _ratio(logp.detach(), batch, advantage, low, high, dual)
@@ -66,8 +65,7 @@ def clipped(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # 
     return silent if dual is None else silent | ((advantage < 0) & (ratio > dual))
 
 def clip_fraction(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
-    low:float=.2, high:float=.2, dual:float=None  # as in `clip`
-)->Tensor:  # one number, 0 to 1
+    low:float=.2, high:float=.2, dual:float=None)->Tensor:  # as in `clip` -> one number, 0 to 1
     "Share of the tokens in the loss (weight above 0) that are clipped; 0 where no token is in the loss."
     counts = batch.action('weight') > 0
     return (clipped(logp, batch, advantage, entropy, low, high, dual) & counts).sum()/counts.sum().clamp(min=1)
@@ -81,8 +79,7 @@ def kl_k1(logp:Tensor,     # (action tokens,) log-probability under the policy, 
     return distance*_moved(logp, batch) if corrected else distance
 
 def kl_k2(logp:Tensor,  # (action tokens,) log-probability under the policy, with gradient
-    batch:Batch,        # tokens need ref_logp
-)->Tensor:              # (action tokens,) nats
+    batch:Batch)->Tensor:  # tokens need ref_logp -> (action tokens,) nats
     "Half the squared log-ratio: biased, never negative; as a loss its gradient is the KL's (k2)."
     return (logp - _reference(batch, logp)).square()/2
 

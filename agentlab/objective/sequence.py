@@ -41,8 +41,7 @@ def _unit_mean(x, batch, unit):
 def gspo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
     low:float=3e-4,   # a bad sequence may fall to 1-low, per token
     high:float=4e-4,  # a good sequence may rise to 1+high, per token
-    unit:Callable=each_row,  # batch -> (action tokens,) key of the sequence
-)->Tensor:            # (action tokens,) loss
+    unit:Callable=each_row)->Tensor:  # batch -> (action tokens,) key of the sequence -> (action tokens,) loss
     """Clipped loss with one ratio per sequence (GSPO-token, arXiv 2507.18071). The ratio is over the tokens of weight
     above 0.
     Exact in a micro-batch of whole rows for tokens, turns and rows; `gspo_episode` plans for episodes of several

@@ -20,8 +20,7 @@ def dppo_tv(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # 
     low:float=.15,        # a bad token's probability may fall by this much
     high:float=.15,       # a good token's probability may rise by this much
     cap:float=20.,        # the weight of a token is its ratio, at most this
-    base:str='old_logp',  # the old policy: 'old_logp' (trainer) or 'sampler_logp'
-)->Tensor:                # (action tokens,) loss
+    base:str='old_logp')->Tensor:  # the old policy: 'old_logp' (trainer) or 'sampler_logp' -> (action tokens,) loss
     "Policy gradient inside a trust region of total variation (DPPO-Binary-TV, arXiv 2602.04879)."
     ratio, advantage, old = _anchored(logp, batch, advantage, low, high, base)
     risen = logp.detach().exp() - old.exp()
@@ -31,8 +30,7 @@ def dppo_kl(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # 
     low:float=.05,        # bound of the KL for bad tokens that fall, nats
     high:float=.05,       # bound of the KL for good tokens that rise, nats
     cap:float=20.,        # the weight of a token is its ratio, at most this
-    base:str='old_logp',  # the old policy: 'old_logp' (trainer) or 'sampler_logp'
-)->Tensor:                # (action tokens,) loss
+    base:str='old_logp')->Tensor:  # the old policy: 'old_logp' (trainer) or 'sampler_logp' -> (action tokens,) loss
     "Policy gradient inside a trust region of the binary KL (DPPO-Binary-KL, arXiv 2602.04879)."
     ratio, advantage, old = _anchored(logp, batch, advantage, low, high, base)
     new, p, q = logp.detach(), logp.detach().exp(), old.exp()
@@ -62,8 +60,7 @@ def dppo_recipe():
 
 def dcpo_bounds(old:Tensor,  # (action tokens,) log-probability before the update
     low:float=.2, high:float=.28,  # how far a token may fall and rise: new probability times change of the ratio
-    cap:float=10.,         # no ratio above this is inside
-)->tuple[Tensor, Tensor]:  # lowest and highest ratio of every token
+    cap:float=10.)->tuple[Tensor, Tensor]:  # no ratio above this is inside -> lowest and highest ratio of every token
     "Bounds of the ratio that depend on how likely the token was (DCPO, arXiv 2509.02333)."
     for name, bound in (('low', low), ('high', high)):
         if not bound >= 0:

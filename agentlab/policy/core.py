@@ -363,8 +363,7 @@ class _Scored(_Model):
         return found
     @torch.no_grad()
     def measured(self, batch: Batch, temperature: float = 1., budget: int = 4096,  # as for `logprobs`
-        **columns  # name -> function: (tokens, vocabulary) logits, temperature -> (tokens,)
-    )->Batch:
+        **columns)->Batch:  # name -> function: (tokens, vocabulary) logits, temperature -> (tokens,)
         "The batch with token columns that only the whole distribution tells; one forward pass."
         found = {name: torch.zeros(len(batch.actions), device=self.device) for name in columns}
         for part, which in parts(batch, budget=budget):
@@ -426,8 +425,7 @@ class Policy(_Scored):
     def load(
         folder,  # what save_pretrained wrote, a local model in the transformers layout, or the name of one on the hub
         device: str = 'cpu', dtype: torch.dtype = torch.float32,  # dtype: not of an adapter on quantised weights
-        **kw     # of Policy
-    )->Policy:
+        **kw)->Policy:  # of Policy
         "A policy from a folder in the transformers layout, or from the hub. FileNotFoundError where there is none."
         if (Path(folder) / 'adapter_config.json').exists() and not (Path(folder) / 'config.json').exists():
             from agentlab.policy.qlora import load_adapter

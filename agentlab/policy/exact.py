@@ -169,8 +169,7 @@ def _attention(model, name: str):
     finally: config._attn_implementation = before
 
 @torch.no_grad()
-def why_not(model,  # a transformers model in evaluation mode, or a peft model around one
-)->str:             # '': it can
+def why_not(model)->str:  # a transformers model in evaluation mode, or a peft model around one -> '': it can
     "Why this model, on this machine, cannot give the same bits for a row in company and alone. Tried, not looked up."
     if fewest_rows(model) is None: return 'a row of a matrix product depends here on how many rows are multiplied'
     vocabulary, device = model.get_input_embeddings().weight.shape[0], next(model.parameters()).device

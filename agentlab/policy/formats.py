@@ -29,8 +29,7 @@ class Said:
     control: list = field(default_factory=list)  # (ids) True: a control token, which has no width
 
 def spell(tokenizer, ids: list[int],  # of a reply, as sampled
-    markers: tuple = (),  # texts that open or close a part, such as <think>
-)->Said:
+    markers: tuple = ())->Said:  # texts that open or close a part, such as <think>
     "The text of a reply, id by id. A marker that is one token is known by its id, any other by its text."
     added = tokenizer.get_added_vocab()
     whole = {added[m]: m for m in markers if m in added}
@@ -60,8 +59,7 @@ def _pieces(tokenizer, ids)->list[str]:
         if not broken: start, read = read, k
     return pieces
 
-def marked(text: str, markers: tuple,  # texts that open or close a part
-)->Said:
+def marked(text: str, markers: tuple)->Said:  # texts that open or close a part
     "A reply of which there is only the text."
     if not markers: return Said(text)
     pattern = '|'.join(re.escape(m) for m in sorted(markers, key=len, reverse=True))
@@ -184,8 +182,7 @@ class Thinking(Plain):
         return begun + self.tokens if begun <= action_tokens else action_tokens
 
 def retold(guide: str|None,  # what an environment says of itself; an example may stand on a last line 'Example: ...'
-    rule: str, change,  # what the format adds; action -> reply, for the example
-)->str:
+    rule: str, change)->str:  # what the format adds; action -> reply, for the example
     "The guide with the format's rule, and its example in this format."
     text, mark, example = (guide or '').rpartition('\nExample: ')
     if not mark: return f'{example}\n\n{rule}'.strip()
@@ -408,8 +405,7 @@ def plan(reading: Reading, env,  # its `call_tools` or `call_tool` is used where
     found = [request(action) for action in reading.actions]
     return found if any(isinstance(x, tuple) for x in found) else [*found, ('step', ('',))]
 
-def acted(requests: list,  # of `plan`
-)->str:  # by it equal actions are known; reasons do not count
+def acted(requests: list)->str:  # of `plan` -> by it equal actions are known; reasons do not count
     "What the environment was given, as one text."
     return '\n'.join(x[1][0] if x[0] == 'step' else json.dumps(x[1], sort_keys=True, default=str) for x in requests
                      if isinstance(x, tuple))

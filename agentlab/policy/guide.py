@@ -21,8 +21,7 @@ def knows(chat, text:str)->bool:  # False for a stand-in without a tokenizer
 
 anything = 'I don\'t understand "xyzzy-42": write 18240, please!'  # no environment announces such words
 
-def reads(chat  # agentlab.policy.Chat
-)->bool:
+def reads(chat)->bool:  # agentlab.policy.Chat
     "Whether a policy reads any text, and not a closed set of words."
     return knows(chat, anything)
 
@@ -37,8 +36,7 @@ def told(env, chat,  # the environment as it is played; agentlab.policy.Chat of 
     return guide if guide and knows(chat, guide) else None
 
 def suited(env, policy, system:str|None=None,  # an environment, or a function that makes one; as in `told`
-    max_tokens:int=0,  # of an action
-):                     # the same; for a policy that reads, as `for_reader` makes it
+    max_tokens:int=0):  # of an action -> the same; for a policy that reads, as `for_reader` makes it
     "The environment as a policy reads it. Raises ValueError for a guide that does not fit into its context."
     if not reads(policy.chat): return env
     if isinstance(env, type) or not hasattr(env, 'reset'): return lambda: suited(env(), policy, system, max_tokens)

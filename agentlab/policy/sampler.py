@@ -52,8 +52,7 @@ def _mix(x: np.ndarray)->np.ndarray:
     return x ^ (x >> 31)
 
 def uniforms(seeds: list[int], starts: list[int],  # one per row; position of the row's first sampled token
-    count: int,         # positions per row
-)->Tensor:              # (rows, count) float32 in [0, 1), multiples of 2**-23
+    count: int)->Tensor:  # positions per row -> (rows, count) float32 in [0, 1), multiples of 2**-23
     "Random numbers that depend on nothing but (seed, position)."
     key = _mix(np.array([int(seed) % 2**64 for seed in seeds], dtype=np.uint64))
     place = np.array(starts, dtype=np.uint64)[:, None] + np.arange(1, count + 1, dtype=np.uint64)
@@ -247,8 +246,7 @@ class Plan:
     twins: dict[int, int] = field(default_factory=dict)  # -> the equal context that is read for both
 
 def plan_rows(contexts: list[list[int]],
-    cached: dict[int, list[int]],  # slot -> token ids whose keys and values it holds
-)->Plan:
+    cached: dict[int, list[int]])->Plan:  # slot -> token ids whose keys and values it holds
     "A row goes on in place under a context that contains all of it; anyone else gets a copy of the part they share."
     groups = [list(equal) for _, equal in groupby(sorted(cached, key=cached.get), key=cached.get)]
     rows, free, plan = [cached[equal[0]] for equal in groups], [list(equal) for equal in groups], Plan()
@@ -265,8 +263,7 @@ def plan_rows(contexts: list[list[int]],
     return plan
 
 def best_window(slots: int,  # slots in the cache
-    plan: Plan, others: list[int],  # slots whose rows no context of this call uses
-)->int:  # first slot
+    plan: Plan, others: list[int])->int:  # slots whose rows no context of this call uses -> first slot
     "The stretch of slots that holds most of this call's rows and fewest others."
     count, owners = len(plan.own) + len(plan.new) + len(plan.twins), len(plan.own)
     mine, theirs = np.zeros(slots + 1, dtype=np.int64), np.zeros(slots + 1, dtype=np.int64)

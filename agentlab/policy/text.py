@@ -54,16 +54,14 @@ def token_texts(tokenizer, ids: Iterable[int],
         return '' if piece is None else read(piece)
     return {i: text(i) for i in ids}
 
-def control_ids(tokenizer,  # transformers tokenizer
-)->set[int]:
+def control_ids(tokenizer)->set[int]:  # transformers tokenizer
     "Ids of the marks that a chat template writes; the one for unknown words only where it has a second job."
     added = getattr(tokenizer, 'added_tokens_decoder', {})
     special = {i for i, token in added.items() if token.special} | {*tokenizer.all_special_ids}
     jobs = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
     return special - ({tokenizer.unk_token_id} - jobs)
 
-def with_token_text(batch: Batch, tokenizer,  # transformers tokenizer of the policy that played
-)->Batch:
+def with_token_text(batch: Batch, tokenizer)->Batch:  # transformers tokenizer of the policy that played
     """The batch with the text of every token id it holds, also of those that were likely and not taken.
 
     A viewer then needs no tokenizer. Labels: `token`, `between`, `control`.

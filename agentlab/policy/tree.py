@@ -56,8 +56,7 @@ def in_common(ids: Tensor,  # (rows, width) tokens; negative ones count as diffe
     return torch.cat([torch.zeros(1, dtype=torch.long), same.cumprod(1).sum(1)])
 
 def prefixes(ids: Tensor,  # (rows, width) tokens, padded on the right
-    lengths: Tensor,       # (rows,) tokens of every row
-)->Prefixes:
+    lengths: Tensor)->Prefixes:  # (rows,) tokens of every row
     "The tree of the prefixes of some rows. Nothing is known of groups: what begins alike is shared."
     marked = torch.where(torch.arange(ids.shape[1]) < lengths[:, None], ids, -1)
     rows, leaf = torch.unique(marked, dim=0, return_inverse=True)  # sorted, a row before those that go on from it
@@ -85,8 +84,7 @@ def branches(shared: list,  # as in `Prefixes`
     return parent, start, level
 
 def cut_at(depth: int,  # most branchings before a leaf
-    parent: list, start: list, level: list  # what `branches` found
-)->tuple[list, list, list]:
+    parent: list, start: list, level: list)->tuple[list, list, list]:  # what `branches` found
     "The same with fewer levels: a leaf that lay deeper begins where the leaf that it branched from begins."
     parent, start, level = list(parent), list(start), list(level)
     for i in sorted(range(len(level)), key=level.__getitem__):
@@ -110,8 +108,7 @@ TOKEN = dict(cpu=3e-11, cuda=5e-14, mps=1e-12)  # seconds a token takes for each
 WIDTH = dict(cpu=6.5e-8, cuda=5e-12, mps=1e-10)  # and for each entry of its hidden states, in each layer
 WEIGHTS = dict(cpu=20, cuda=100, mps=50)  # tokens that take as long as reading all weights once
 
-def work_of(model,  # a transformers model
-)->Work:
+def work_of(model)->Work:  # a transformers model
     "What a pass costs on the kind of device that the model is on: measured on two CPU cores; for GPUs an estimate."
     config, device = model.config.get_text_config(), next(model.parameters()).device.type
     layers, width, device = config.num_hidden_layers, config.hidden_size, device if device in PASS else 'cuda'
@@ -219,8 +216,7 @@ def recording(config,  # of the model
     cache.update = update
     return cache, new, put
 
-def listed(x: Tensor,  # (segments, heads, width, size) keys or values
-)->Tensor:             # (slots, heads, size)
+def listed(x: Tensor)->Tensor:  # (segments, heads, width, size) keys or values -> (slots, heads, size)
     "Keys or values in the order of their slots."
     return x.transpose(1, 2).flatten(0, 1)
 
@@ -244,8 +240,7 @@ def one_pass(config, run: Pass,  # of the model; on the model's device
     out = read(input_ids=run.ids, past_key_values=cache, attention_mask=mask, position_ids=run.position, use_cache=True)
     return out, {layer: tuple(map(listed, both)) for layer, both in new.items()}
 
-def at_choices(policy, plan: Plan, read,  # as in `one_pass`
-)->Tensor:  # (choices, ...)
+def at_choices(policy, plan: Plan, read)->Tensor:  # as in `one_pass` -> (choices, ...)
     "What `read` gives at every slot after which an action token was chosen."
     table, found, offset, before = {}, [], 0, plan.before.to(policy.device)
     for level in plan.levels:
@@ -337,15 +332,13 @@ def plans(batch: Batch, rows: Tensor, budget: int,  # row numbers; tokens that a
 LIMIT = {torch.float32: 1e-4, torch.float64: 1e-4}  # nats
 
 def three_rows(reach: int,  # tokens that the first two rows share, at least 4
-    words: int,             # size of the vocabulary
-)->list[list]:
+    words: int)->list[list]:  # size of the vocabulary
     "Rows that branch early and late."
     stem = [(7*i + 3) % words for i in range(reach + 6)]
     late, early = [(i + 1) % words for i in stem[reach:reach + 4]], [(i + 2) % words for i in stem[:3]]
     return [stem, stem[:reach] + late, stem[:reach//2] + early]
 
-def as_actions(rows: list,  # of lists of ids
-)->Batch:
+def as_actions(rows: list)->Batch:  # of lists of ids
     "A batch of rows; every token but the first is an action token."
     turns = [Turn(0, context_ids=r[:1], ids=r[1:], logps=[0.]*(len(r) - 1), entropies=[0.]*(len(r) - 1)) for r in rows]
     return Batch.from_episodes([Episode([turn]) for turn in turns])
@@ -367,8 +360,7 @@ def differs(policy, rows: list,  # as in `three_rows`
     return f'log-probabilities on the tree are up to {apart.max():.2g} nats from those of whole rows' if wrong else ''
 
 @torch.no_grad()
-def mistake(policy, reach: int,  # tokens that rows share
-)->str:  # '' where there is none
+def mistake(policy, reach: int)->str:  # tokens that rows share -> '' where there is none
     "What is wrong with the tree of this model."
     config = policy.model.config
     try:
@@ -379,8 +371,7 @@ def mistake(policy, reach: int,  # tokens that rows share
         return f'{type(e).__name__}: {e}'
 
 def trusted(policy,  # agentlab.policy.Policy; it remembers the answer
-    longest: int,    # tokens of the longest row
-)->bool:
+    longest: int)->bool:  # tokens of the longest row
     "Whether the tree gives this model's log-probabilities. Asked once, and where it does not, said once."
     config = policy.model.config.get_text_config()
     window = max(getattr(config, 'sliding_window', 0) or 0, getattr(config, 'attention_chunk_size', 0) or 0)

@@ -112,8 +112,7 @@ def adapter_weights(model, name: str)->dict[str, Tensor]:
 def write_adapter(policy,  # agentlab.policy.Policy whose model has a LoRA adapter
     name: str,             # of the adapter in the model
     folder: Path,          # where adapters are written; the engine must be able to read it
-    known: dict,           # adapters by policy and hash: one that is there is not written again
-)->Adapter:
+    known: dict)->Adapter:  # adapters by policy and hash: one that is there is not written again
     "The adapter of a policy as a folder in peft's layout, which appears whole or not at all."
     weights, config = adapter_weights(policy.model,
                                       name), getattr(policy.model, 'lender', policy.model).peft_config[name]
@@ -150,8 +149,7 @@ class Shelf:
         "The engine has lost it."
         with self.lock: self.held.pop(getattr(adapter, 'name', None), None)
 
-def request_body(ask: Ask, model: str,  # name of the base or of the adapter
-)->dict:  # of POST /v1/completions
+def request_body(ask: Ask, model: str)->dict:  # name of the base or of the adapter -> of POST /v1/completions
     "One row as vLLM's server wants it: token ids in and out, nothing left to the defaults of the model."
     greedy = ask.temperature == 0
     return dict(model=model, prompt=ask.context, max_tokens=ask.max_tokens, temperature=ask.temperature,
@@ -397,8 +395,7 @@ def _vllm(module: str):
 
 def start_vllm(model: str, rank: int = 16,  # name or folder of the base; largest rank of an adapter
     keep: int = 2,          # adapters that it holds
-    **options               # of vllm.LLM: gpu_memory_utilization, max_model_len, dtype, quantization, ...
-)->VLLMEngine:
+    **options)->VLLMEngine:  # of vllm.LLM: gpu_memory_utilization, max_model_len, dtype, quantization, ...
     "Start vLLM here with what the sampler needs: adapters, prefix caching, log-probabilities after the temperature."
     rank = next((r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank), rank)  # the ranks that vLLM knows
     needs = dict(enable_lora=True, max_loras=1, max_cpu_loras=keep + 1, max_lora_rank=rank, enable_prefix_caching=True,

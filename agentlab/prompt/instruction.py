@@ -51,16 +51,14 @@ class Instruction:
         return ', '.join(changed + [f'{after} > {do}' for after, do in self.slots['facts']]
                          + ([self.text] if self.text else [])) or 'nothing'
 
-def check_facts(facts  # what the caller gave
-)->tuple:              # of (after, do)
+def check_facts(facts)->tuple:  # what the caller gave -> of (after, do)
     "Refuse what is no list of pairs of text."
     pairs = tuple(tuple(fact) for fact in facts)
     if not all(len(pair) == 2 and all(isinstance(part, str) and part.strip() for part in pair) for pair in pairs):
         raise ValueError(f'facts={facts!r}: give pairs of texts (after which observation, do what)')
     return pairs
 
-def read_instruction(text:str  # what `Instruction.json` wrote
-)->Instruction:
+def read_instruction(text:str)->Instruction:  # what `Instruction.json` wrote
     "An instruction from its JSON. Raises ValueError for anything else."
     try: found = json.loads(text) if isinstance(text, str) else text
     except json.JSONDecodeError as e:
@@ -78,8 +76,7 @@ class Turns:
     goal: str = ''     # what it is all about
 
 def view_lines(instruction:Instruction, turns:Turns,
-    rule:str, goal:str, before:str, legal:str  # how a fact, the goal, an earlier turn and the actions are put
-)->list:
+    rule:str, goal:str, before:str, legal:str)->list:  # how a fact, the goal, an earlier turn and the actions are put
     "What every view shows, a text each."
     s, seen = instruction.slots, turns.seen
     lines = [rule.format(*fact) for fact in s['facts']]
@@ -89,8 +86,7 @@ def view_lines(instruction:Instruction, turns:Turns,
     if s['legal'] and turns.legal: lines.append(legal.format(', '.join(turns.legal)))
     return lines
 
-def render(instruction:Instruction, turns:Turns  # what there is to show
-)->str:  # what the agent reads, in few words
+def render(instruction:Instruction, turns:Turns)->str:  # what there is to show -> what the agent reads, in few words
     "The view of an instruction for a small model: markers and the environment's own words."
     lines = view_lines(instruction, turns, 'Rule: {} > {}', 'Goal: {}', 'Before: {} > {}', 'Legal: {}')
     style = instruction.slots['style']
@@ -111,8 +107,7 @@ class Instructed(Wrapper):
         # where the task names none: an Instruction, or a function (generator, env) -> Instruction, called after the
         # inner reset
         instruction=Instruction(), render:Callable=render,  # instruction, turns -> text
-        facts_read:bool=False    # True: only those facts are stated whose observation was read in this episode
-    ):
+        facts_read:bool=False):  # True: only those facts are stated whose observation was read in this episode
         super().__init__(env)
         self.default, self.render, self.facts_read = instruction, render, facts_read
         # goes into run.json

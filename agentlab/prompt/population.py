@@ -46,8 +46,7 @@ class _Weighted:
         "(members alive,) probability of each."
         return torch.softmax(self.weights()/self.tau, 0)
     def draw(self, count:int,  # how many
-        generator:torch.Generator  # seeded by the caller
-    )->list:  # numbers of members
+        generator:torch.Generator)->list:  # seeded by the caller -> numbers of members
         "Members drawn by their weights."
         alive = self.alive
         return [alive[i] for i in torch.multinomial(self.chances(), count, True, generator=generator).tolist()]
@@ -63,8 +62,7 @@ class _Weighted:
 
 def lenient(scores:Tensor,  # (candidates,) mean reward of each when it was checked
     weights:Tensor,         # (members alive,)
-    room:int                # places that are free
-)->list:                    # (candidate, its weight), best first
+    room:int)->list:  # places that are free -> (candidate, its weight), best first
     "The best candidates fill the population, with at least the worst survivor's weight."
     order = torch.argsort(scores, descending=True, stable=True)[:max(room, 0)].tolist()
     return [(i, max(float(scores[i]), float(weights.min()))) for i in order]
@@ -87,8 +85,7 @@ class _Renewed(_Weighted):
         scores,               # (candidates,) mean reward of each when it was checked
         parents:list,         # number of the member that each was made from; -1: none
         step:int,             # update
-        how:Callable=lenient  # scores, weights, room -> [(candidate, weight)]
-    )->list:                  # numbers of the new members
+        how:Callable=lenient)->list:  # scores, weights, room -> [(candidate, weight)] -> numbers of the new members
         "Let candidates join. One that is there already does not join twice."
         scores = torch.as_tensor(scores, dtype=torch.float64)
         if not len(candidates) == len(scores) == len(parents):
@@ -151,8 +148,7 @@ class Population(_Renewed):
 
 def family_tree(population:Population,  # with recorded weights
     colors:tuple=('#0072B2', '#D55E00'),  # of a member that left; of one that is still there
-    longest:int=42  # characters of a label; the whole text is shown on hover
-):                  # plotly figure
+    longest:int=42):  # characters of a label; the whole text is shown on hover -> plotly figure
     "A line from joining to leaving for every member with a recorded weight, as wide as its last weight; hover: text."
     go = needed('plotly.graph_objects', 'lab', 'family_tree')
     weights, figure = population.history(), go.Figure()
@@ -179,8 +175,7 @@ def fronts(scores:Tensor  # (instructions, questions)
     "Who is best at what; ties share."
     return scores == scores.max(0, keepdim=True).values
 
-def survivors(scores:Tensor  # (instructions, questions)
-)->list:  # numbers of the instructions that are needed
+def survivors(scores:Tensor)->list:  # (instructions, questions) -> numbers of the instructions that are needed
     "Walk from the lowest mean up, and drop whoever has company on every front. Of exact copies the newest stays."
     front, stays = fronts(scores), torch.ones(len(scores), dtype=torch.bool)
     for i in torch.argsort(scores.double().mean(1), stable=True).tolist():

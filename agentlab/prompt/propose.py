@@ -32,8 +32,7 @@ def now_of(view:str)->str:
     _, marker, now = view.rpartition('Now:') if 'Now:' in view else view.rpartition('Now :')
     return now.partition('Legal:')[0].partition('Legal :')[0].partition('\nYou may answer:')[0].strip()
 
-def plays_of(episodes:list  # of `play_instructed`
-)->list:  # of Play
+def plays_of(episodes:list)->list:  # of `play_instructed` -> of Play
     "Episodes as text."
     return [Play(read_instruction(e.instruction),
                  tuple((t.observation, now_of(t.observation), plain_text(t.text), t.invalid) for t in e.turns),
@@ -42,8 +41,7 @@ def plays_of(episodes:list  # of `play_instructed`
 def plain_text(text:str)->str: return ' '.join(text.split())
 
 def batch_plays(batch:Batch,  # of `play_instructed`: a row per turn
-    policy  # who played: its tokenizer knows the text
-)->list:    # of Play
+    policy)->list:  # who played: its tokenizer knows the text -> of Play
     "The episodes of a batch as text."
     k, known = batch.tokens, {}
     def text(ids):
@@ -85,8 +83,7 @@ def without_one(facts, rng)->tuple:
     return facts[:out] + facts[out + 1:]
 
 def aliased(plays:list,  # of one instruction
-    twice:int=2  # wins after which an action counts
-)->list:         # (view, actions that won) for every such view
+    twice:int=2)->list:  # wins after which an action counts -> (view, actions that won) for every such view
     "Views after which different actions have won: the text did not say which."
     won = defaultdict(lambda: defaultdict(int))
     for play in plays:
@@ -96,8 +93,7 @@ def aliased(plays:list,  # of one instruction
     return [(view, actions) for view, actions in found.items() if len(actions) > 1]
 
 def diagnose(parent:Instruction, plays:list,  # recent ones; only those of the parent are read
-    least:int=4  # plays without which nothing is said
-)->list:         # (edited Instruction, reason)
+    least:int=4)->list:  # plays without which nothing is said -> (edited Instruction, reason)
     "What the plays of an instruction ask for."
     own, s, found = [p for p in plays if p.instruction == parent], parent.slots, []
     if len(own) < least: return found
@@ -163,8 +159,7 @@ def mine(plays:list, support:int=8,  # of any instructions; episodes won, at lea
 
 def mined(parents:list, plays:list, rng, count:int=4,  # as for `mutate`; candidates
     most:int=4,   # facts that are stated at once
-    **rules       # of `mine`
-)->list:          # Instructions
+    **rules)->list:  # of `mine` -> Instructions
     "Parents with the facts of the plays: as many as are stated at once, then fewer."
     facts, found = mine(plays, **rules)[:most], {}
     for n in range(len(facts), 0, -1):
@@ -210,8 +205,7 @@ def ask_model(parents:list, plays:list, rng,  # as for `mutate`
     model,             # agentlab.prompt.endpoint.Endpoint, or any function (messages, schema) -> text
     count:int=4, worst:int=6,  # candidates; plays that the model reads, lost ones first
     longest:int=1000,  # characters of a text
-    on_failure:Callable=None  # called with the reason when the model gave nothing usable
-)->list:               # Instructions
+    on_failure:Callable=None)->list:  # called with the reason when the model gave nothing usable -> Instructions
     "A language model reads the failures; what it does not deliver comes from the grammar."
     def check(answer):
         found = dict.fromkeys(i for i in map(read_or_none, answer['instructions']) if i and len(i.text or '') <= longest
@@ -232,8 +226,7 @@ def read_or_none(item):
 def with_gepa(score:Callable,  # Instruction, tasks -> number for each task, larger is better
     tasks:list, propose:Callable=mutate,  # questions to try candidates on; makes the children
     calls:int=60,  # tasks that may be played
-    count:int=4    # candidates
-)->Callable:       # a proposer
+    count:int=4)->Callable:  # candidates -> a proposer
     "A proposer that runs GEPA from the best parent and returns the best instructions it found."
     return partial(_gepa_propose, score, tasks, propose, calls, count)
 

@@ -95,8 +95,7 @@ def alike(batch:Batch, like:Batch,  # the batch they shall be joined with
     return batch.replace(**{name: _fit(getattr(batch, name), vars(getattr(like, name))) for name in TABLES})
 
 def uniform(facts:Table, n:int, generator:torch.Generator,  # a row per stored episode; of the draw
-    step:int=0,           # training step (not used)
-)->Tensor:                # (n,) rows of `facts`
+    step:int=0)->Tensor:  # training step (not used) -> (n,) rows of `facts`
     "n different episodes, all equally likely."
     if n > len(facts):
         raise ValueError(f'n={n} different episodes of {len(facts)}: ask for fewer, or use prioritised(alpha=0), which '
@@ -112,8 +111,7 @@ def success_first(facts:Table,  # a row per stored episode; reads `success`
     return order[torch.argsort((~facts.success[order]).long(), stable=True)][:n]
 
 def stratified(leaf:Tensor, n:int,  # (N,) non-negative weights; number of draws
-    generator:torch.Generator,  # of the draws
-)->Tensor:  # (n,) leaves, ascending; with repetition
+    generator:torch.Generator)->Tensor:  # of the draws -> (n,) leaves, ascending; with repetition
     "One draw from each of n equal slices of the total weight: what walking a sum tree finds, by one cumulative sum."
     upto = leaf.double().cumsum(0)
     u = (torch.arange(n, dtype=torch.float64) + torch.rand(n, dtype=torch.float64, generator=generator))*(upto[-1]/n)

@@ -110,8 +110,7 @@ def with_demonstration(batch:Batch, demos:Batch,  # what was played, raw; demons
     key:Callable=first_state,  # see find_demonstrations
     replace:bool=True,     # True: it takes the place of the group's last own episode
     generator:torch.Generator=None,  # draws one of several demonstrations; None: the first
-    temperature:float=1.,  # of the log-probabilities
-)->Batch:                  # the demonstrations stand at the end
+    temperature:float=1.)->Batch:  # of the log-probabilities -> the demonstrations stand at the end
     "The batch with a demonstration in every group (and seat) for which there is one."
     lead, which = find_demonstrations(batch, demos, key, generator)
     lead, which = lead[which >= 0], which[which >= 0]

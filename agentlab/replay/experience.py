@@ -33,8 +33,7 @@ def clean(text:str,  # anything that somebody wrote
     line = ' '.join(''.join(c if c.isprintable() else ' ' for c in text[:8*limit]).split()).translate(_signs)
     return line if len(line) <= limit else line[:limit - 3] + '...'
 
-def likeness(a:str, b:str, most:int=500,  # two texts; characters that are looked at
-)->float:          # 0 to 1
+def likeness(a:str, b:str, most:int=500)->float:  # two texts; characters that are looked at -> 0 to 1
     "SequenceMatcher's ratio of the beginnings of two texts; 1 for equal texts, whatever their length."
     return 1. if a == b else SequenceMatcher(None, a[:most], b[:most]).ratio()
 
@@ -107,8 +106,7 @@ def jaccard(a:str, b:str)->float:  # two texts -> 0 to 1; 0 where one has no wor
     a, b = set(a.split()), set(b.split())
     return len(a & b)/len(a | b) if a and b else 0.
 
-def duplicate(a:str, b:str, threshold:float=.85,  # two tips; above it they are the same
-)->bool:
+def duplicate(a:str, b:str, threshold:float=.85)->bool:  # two tips; above it they are the same
     "Whether two tips say the same: by their letters, or by their words."
     a, b = a.lower().strip(), b.lower().strip()
     return likeness(a, b, 300) > threshold or jaccard(a, b) > threshold
@@ -176,8 +174,7 @@ class _Admitting(_Shelf):
 class _Retrieving(_Admitting):
     "What is shown."
     def retrieve(self, observation:str, task:str|None=None,  # what the agent reads now
-        golden:int=2, warning:int=1,  # most tips of each zone
-    )->tuple:  # (golden tips, warnings), the best first
+        golden:int=2, warning:int=1)->tuple:  # most tips of each zone -> (golden tips, warnings), the best first
         "Tips for this observation; the library counts what it gave."
         if not self.ready: return [], []
         if self.faithful: shown = self.nailed(observation, task, golden, warning)
@@ -211,8 +208,7 @@ class _Evolving(_Retrieving):
         task:str|None=None,    # kind of task of these episodes
         top:int=5,             # best successes and worst failures that are read
         limits:tuple=(10, 5),  # most strategies and warnings of one call
-        threshold:float=.5,    # outcome of a success
-    )->dict:                   # added, raised (a duplicate), rejected
+        threshold:float=.5)->dict:  # outcome of a success -> added, raised (a duplicate), rejected
         "Extract tips from the best successes and the worst failures of a batch, and admit them."
         whole = [e for e in episodes if e.error is None and e.outcome == e.outcome and abs(e.outcome) != float('inf')]
         best = sorted((e for e in whole if e.outcome >= threshold), key=lambda e: -e.outcome)[:top]
@@ -308,8 +304,7 @@ class Library(_Kept):
                 f'clusters={self.clusters.limit}, faithful={self.faithful})')
     def play(self, policy, env, seeds:list, step:int=0,  # training step; tips are shown from `warm_up` on
         rollout:Callable=play,  # plays the episodes
-        **how                   # further arguments of the rollout
-    )->list:                    # as `play`
+        **how)->list:  # further arguments of the rollout -> as `play`
         "Play, then learn from what was played: a rollout for recipes."
         self.step = step
         episodes = rollout(policy, env, seeds, step=step, **how)

@@ -27,8 +27,7 @@ def group_levels(b:Batch,  # episodes
     first = cumcount(by) == 0
     return Table(mean=group_mean(outcome, by)[first], std=group_std(outcome, by, ddof)[first])
 
-def middle(x:Tensor,  # (n,) numbers; NaN counts as nothing
-)->float:             # NaN where there is none
+def middle(x:Tensor)->float:  # (n,) numbers; NaN counts as nothing -> NaN where there is none
     "The median; between two middle numbers their mean."
     x = x[~x.isnan()].double().sort().values
     return float((x[(len(x) - 1)//2] + x[len(x)//2])/2) if len(x) else math.nan
@@ -57,20 +56,17 @@ def worth_keeping(b:Batch, advantage:Tensor,  # (action tokens,) as it was learn
         0, b.turns.episode[b.action_turn], advantage.double())
     return (total >= -ROUNDING if or_zero else total > ROUNDING) & (b.total(uses_tool(b).float()) > 0)
 
-def power_of_two(count:int, size:int,  # episodes that could be learned from; the most that may be
-)->int:        # how many are
+def power_of_two(count:int, size:int)->int:  # episodes that could be learned from; the most that may be -> how many are
     "The largest power of two that is at most `count`, at most `size`; 0 for a single one."
     return 0 if count <= 1 else min(2**(count.bit_length() - 1), size)
 
-def as_many(count:int, size:int,  # as in `power_of_two`
-)->int:  # how many are
+def as_many(count:int, size:int)->int:  # as in `power_of_two` -> how many are
     "All, at most `size`."
     return min(count, size)
 
 def warm_up(step:int,  # training step
     rise:int=100,      # steps until the full weight; 0: at once
-    full:float=1.,     # weight from then on
-)->float:
+    full:float=1.)->float:  # weight from then on
     "Half a cosine from 0 to `full`: the weight of self-imitation."
     return full*.5*(1 - math.cos(math.pi*step/rise)) if step < rise else full
 

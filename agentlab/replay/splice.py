@@ -27,16 +27,14 @@ def imitation(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  
                          f'bounded below. Imitate what is good; leave out the rest with weight 0.')
     return -advantage.to(logp)*logp
 
-def trained_only(batch:Batch,  # episodes; turns may have `trained` (0: context only; NaN counts as 1)
-)->Batch:
+def trained_only(batch:Batch)->Batch:  # episodes; turns may have `trained` (0: context only; NaN counts as 1)
     "The batch with weight 0 at the tokens of turns that are shown and not learned."
     if 'trained' not in batch.turns: return batch
     weight = batch.tokens.weight.clone()
     weight[batch.actions[batch.spread(batch.turns.trained == 0)]] = 0
     return batch.with_tokens(weight=weight)
 
-def unlike_winners(b:Batch,  # episodes; turns need state and action
-)->Tensor:  # (turns,) bool
+def unlike_winners(b:Batch)->Tensor:  # episodes; turns need state and action -> (turns,) bool
     "A winner of the same task was in this state, and none of them did this."
     for c in ('state', 'action'):
         need(b.turns, c, f'unlike_winners compares turns by {c}',
@@ -127,8 +125,7 @@ def agent_r(episodes:list[Episode],  # groups of episodes, as `play` gives them,
     return [replace(e, game=games + i) for i, e in enumerate(made)]
 
 def purified(b:Batch,  # episodes of `with_rollback`: turns have spliced and invalid
-    repaired:bool=True,  # True: only episodes in which something was taken back
-)->Tensor:             # (episodes,) bool
+    repaired:bool=True)->Tensor:  # True: only episodes in which something was taken back -> (episodes,) bool
     "Won, and without a refused call in the record."
     taken_back = (need(b.turns, 'spliced', 'purified looks for repaired turns',
                        'Play with agentlab.rollout.with_rollback, or give repaired=False.') > 0 if repaired
@@ -143,8 +140,7 @@ class Imitation(Replay):
         select:Callable=purified, every:int=1,  # steps between updates
         n:int=32, weight:float=1.,  # episodes of an update, fewer where there are not so many; of every token
         episodes:int=1024, stale:int|None=None,  # of the buffer
-        fields:dict|None=None,  # further Recipe fields of the update
-    ):
+        fields:dict|None=None):  # further Recipe fields of the update
         for name, x in (('every', every), ('n', n)):
             if x < 1: raise ValueError(f'{name}={x}: give a whole number from 1')
         self.seed, self.select, self.every, self.n, self.weight = seed, select, every, n, weight

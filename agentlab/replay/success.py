@@ -20,14 +20,12 @@ from .buffer import Buffer, Replay, alike
 from ..rollout.plain import play
 
 def failed(b:Batch, flat:float=.05,  # population deviation of the outcomes must be below
-    low:float=.2,  # mean outcome must be below
-)->Tensor:         # (episodes,) bool, equal inside a group
+    low:float=.2)->Tensor:  # mean outcome must be below -> (episodes,) bool, equal inside a group
     "Groups in which everybody failed alike; a NaN outcome does not count, a group of NaN has not failed."
     outcome, by = b.episodes.outcome, same(b.episodes.group, b.episodes.seat)
     return (group_std(outcome, by, ddof=0) < flat) & (group_mean(outcome, by) < low)
 
-def first_of(b:Batch, where:Tensor,  # (episodes,) bool
-)->Tensor:  # (k,) numbers of episodes, in their order
+def first_of(b:Batch, where:Tensor)->Tensor:  # (episodes,) bool -> (k,) numbers of episodes, in their order
     "The first episode of every group among the episodes where `where` is true."
     place, by = torch.arange(len(b), device=where.device), same(b.episodes.group, b.episodes.seat)
     return place[where & (group_min(torch.where(where, place.double(), torch.nan), by) == place)]
@@ -79,8 +77,7 @@ def play_recurring(policy, env, seeds:list,  # as for `play`; the seeds give way
     groups:list=None,   # number of every group; None: 0, 1, 2, ...
     count:int=32,       # tasks in the list
     numbers:list=None,  # number of every group's task; None: group g plays g modulo `count`
-    **how,              # further arguments of `play`
-)->list:                # episodes with columns['task_number']
+    **how)->list:  # further arguments of `play` -> episodes with columns['task_number']
     "`play`, with a list of tasks that comes round: a task is a number, with the same seed in every step and run."
     if tasks is not None:
         raise ValueError('play_recurring was given tasks, and has a list of its own, by seed: a number would stand for '
@@ -122,8 +119,7 @@ class SuccessReplay(Replay):
         stale:int=None,         # steps after which a success is no longer given out; None: never
         episodes:int=4096,      # that are stored at most, of all tasks; the oldest go first
         # True: as released, old log-probabilities of past episodes are recomputed by the policy as it is
-        faithful:bool=False, temperature:float=1., budget:int=4096,  # of that forward pass, as in the recipe
-    ):
+        faithful:bool=False, temperature:float=1., budget:int=4096):  # of that forward pass, as in the recipe
         if not isinstance(per_task, int) or per_task < 1:
             raise ValueError(f'per_task={per_task!r}: give a whole number from 1')
         self.policy, self.seed, self.key, self.per_task, self.above = policy, seed, key, per_task, above

@@ -27,8 +27,7 @@ def learnability(wins:Tensor, losses:Tensor,  # (tasks,) counted games, from 0; 
     return won*lost/((won + lost)*(won + lost + 1))
 
 def hardness(wins:Tensor, losses:Tensor,  # (tasks,) counted games
-    prior:float=1.,  # imagined games of either kind
-)->Tensor:           # (tasks,) float64, 0 to 1
+    prior:float=1.)->Tensor:  # imagined games of either kind -> (tasks,) float64, 0 to 1
     "Expected 1-p: the harder the better. For comparison."
     return (losses.double() + prior)/(wins.double() + losses.double() + 2*prior)
 

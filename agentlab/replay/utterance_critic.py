@@ -74,8 +74,7 @@ def archer_targets(b:Batch,  # past episodes
 def archer_loss(b:Batch, q:Tensor, v:Tensor,  # (turns, heads) with gradient: Q of what was said then, V of the state
     q_targets:Tensor,   # (turns, heads) of `archer_targets`
     v_targets:Tensor,   # (turns, heads) the slow Q of what the policy says there now
-    which=slice(None),  # turns of `b` that these are of
-)->Tensor:              # a number with gradient
+    which=slice(None))->Tensor:  # turns of `b` that these are of -> a number with gradient
     "Mean squared error of every head to its own target, summed over the heads (ArCHer's critic loss)."
     spoken = (b.turn_lengths() > 0)[which, None]
     wrong = (q - q_targets.detach()).square() + (v - v_targets.detach()).square()
@@ -185,8 +184,7 @@ def _said(contexts, said):
 @torch.no_grad()
 def fresh_utterances(policy,  # agentlab.policy.Policy, as it is now
     batch:Batch, seed:int, max_tokens:int=8, temperature:float=1.,  # of the sampler, as in the run
-    budget:int=4096,  # tokens of one forward pass
-)->Tensor:            # (turns, width) features; 0 for silent turns
+    budget:int=4096)->Tensor:  # tokens of one forward pass -> (turns, width) features; 0 for silent turns
     "What the policy says now where every past turn was said, one sample each."
     turn, _, _ = _spoken(batch)
     features = torch.zeros(len(batch.turns), policy.model.config.hidden_size, device=policy.device)
@@ -241,8 +239,7 @@ class ArcherCritic(_Reads):
         reward:Callable=paid,   # batch -> reward of every turn, as the recipe's
         max_tokens:int=8, temperature:float=1.,  # of what the policy says anew, as the recipe's
         baseline:bool=False,    # True: also learn what to expect of a turn's advantage before each of its tokens
-        max_grad_norm:float=1., faithful:bool=False,  # of `archer_targets`
-    ):
+        max_grad_norm:float=1., faithful:bool=False):  # of `archer_targets`
         width = policy.model.config.hidden_size
         self.heads = TwinHeads(width, width, seed, hidden).to(policy.device)
         self.slow = copy.deepcopy(self.heads)

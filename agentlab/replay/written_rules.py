@@ -54,8 +54,7 @@ def undecided(episodes:list,  # what was played
 
 keydoor_names = re.compile(r'\b[a-z]\d+\b')
 
-def sentences(text:str,  # an observation
-)->list:
+def sentences(text:str)->list:  # an observation
     "The sentences of a text: split after a full stop or a question mark."
     return [s for s in re.split(r'(?<=[.?])\s+', text.strip()) if s]
 
@@ -135,8 +134,7 @@ def write_rule(e:Evidence)->str:
     return clean(f'After "{e.pattern}" do "{e.action}" (won {e.did[0]}, lost {e.did[1]}; otherwise won '
                  f'{e.otherwise[0]}, lost {e.otherwise[1]})', 400)
 
-def read_rule(text:str,  # an entry of a library
-)->Evidence|None:  # None where it is no mined rule
+def read_rule(text:str)->Evidence|None:  # an entry of a library -> None where it is no mined rule
     "The sentence as evidence."
     found = _sentence.fullmatch(text)
     if not found: return None
@@ -145,8 +143,7 @@ def read_rule(text:str,  # an entry of a library
 
 def mine(table:dict, most:int=8,  # from `evidence`; rules
     least:float=2.5, consistency:float=.7,  # z; share of the winners' turns
-    each:int=1,            # rules of one action
-)->list:                   # of Evidence, the surest first
+    each:int=1)->list:  # rules of one action -> of Evidence, the surest first
     "Rules that won, not lost, wherever winners met the pattern; the surest of each action, then the shortest."
     sure = [e for e in table.values() if e.nominated and e.z >= least and e.consistent >= consistency]
     kept = []
@@ -155,8 +152,7 @@ def mine(table:dict, most:int=8,  # from `evidence`; rules
     return kept[:most]
 
 def propose(table:dict,  # evidence of this batch
-    library:dict, **how  # for `mine`
-)->list:  # a plan for `apply_plan`
+    library:dict, **how)->list:  # for `mine` -> a plan for `apply_plan`
     "What the evidence of a batch does to the library: the offline form of the model's proposals."
     plan, known = [], set()
     for key, text in library.items():
@@ -184,8 +180,7 @@ def read_json(reply, kind:type,  # whatever the model returned; list or dict: th
         if isinstance(value, kind): return value
     raise ValueError(f'the reply holds no JSON {kind.__name__}')
 
-def check_plan(plan, most:int=32,  # what was read; operations
-)->list:              # the same with known keys only, cleaned
+def check_plan(plan, most:int=32)->list:  # what was read; operations -> the same with known keys only, cleaned
     "A plan of operations. ValueError where it is none."
     if not isinstance(plan, list) or len(plan) > most:
         raise ValueError(f'a plan is a list of at most {most} operations')
@@ -198,8 +193,7 @@ def check_plan(plan, most:int=32,  # what was read; operations
     return [dict(operation=(e.get('operation') or 'ADD').upper(), id=clean(e.get('id') or '', 20),
                  content=clean(e.get('content') or '')) for e in plan]
 
-def check_texts(texts, most:int=2,  # what was read; experiences
-)->list:                # cleaned; at most `most`
+def check_texts(texts, most:int=2)->list:  # what was read; experiences -> cleaned; at most `most`
     "A list of texts. ValueError where it is none."
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ValueError('experiences are a list of texts')
@@ -238,8 +232,7 @@ def critique(members:list, ask:Callable, most:int=2,  # a group; the model; expe
                                 f'"name: description", general lessons only.', attempts=told),
                  lambda reply: check_texts(read_json(reply, list), most), [])
 
-def model_proposals(texts:list, library:dict, ask:Callable,  # from `critique`; key -> text
-)->list:
+def model_proposals(texts:list, library:dict, ask:Callable)->list:  # from `critique`; key -> text
     "Step 3: an operation for each experience; where the model fails, each is an ADD."
     shape = 'Return a JSON list of {"operation": "ADD"|"UPDATE"|"DELETE"|"NONE", "id": "G0", "content": "..."}.'
     plain = [dict(operation='ADD', id='', content=text) for text in texts]
@@ -262,8 +255,7 @@ def training_free(library:dict, episodes:list,  # groups of episodes, played wit
     most:int=2,           # experiences of a group that the model may write
     names:re.Pattern=keydoor_names, limit:int=64,  # what the miner takes for a name; most entries
     faithful:bool=False,  # see `apply_plan`
-    **how                 # for `mine`
-)->dict:                  # the new library; the old one is not changed
+    **how)->dict:  # for `mine` -> the new library; the old one is not changed
     "One step of Training-Free GRPO (Cai et al. 2025): no weight moves."
     groups, plan = undecided(episodes, every), None
     if ask is not None and groups:
@@ -273,8 +265,7 @@ def training_free(library:dict, episodes:list,  # groups of episodes, played wit
     if plan is None: plan = propose(evidence(groups, names), library, **how)
     return apply_plan(library, plan, limit, faithful)
 
-def save_library(library:dict, path,  # key -> text; a file
-)->Path:
+def save_library(library:dict, path)->Path:  # key -> text; a file
     "Write a library as JSON, whole or not at all."
     with atomic(path) as temporary: temporary.write_text(json.dumps(library, indent=1), encoding='utf-8')
     return Path(path)

@@ -10,17 +10,14 @@ import torch
 from torch import Tensor
 from ..episodes import Batch, need
 
-def paid(b:Batch,  # episodes
-)->Tensor:         # (turns,) float64
+def paid(b:Batch)->Tensor:  # episodes -> (turns,) float64
     "What the environment paid at each turn."
     return b.turns.reward
 
-def at_end(b:Batch, x:Tensor,  # (episodes,)
-)->Tensor:  # (turns,) the episode's number on its last turn, 0 on the others
+def at_end(b:Batch, x:Tensor)->Tensor:  # (episodes,) -> (turns,) the episode's number on its last turn, 0 on the others
     "What is known only at the end, paid there; an episode without turns pays nothing."
     return torch.where(b.last_turns(), x[b.turns.episode], 0)
 
-def outcome(b:Batch,  # episodes
-)->Tensor:            # (turns,) float64
+def outcome(b:Batch)->Tensor:  # episodes -> (turns,) float64
     "The episode's outcome on its last turn, 0 on the others."
     return at_end(b, need(b.episodes, 'outcome', 'reward.outcome pays it', 'Give it to your episodes.'))

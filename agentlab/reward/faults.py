@@ -65,8 +65,7 @@ def replayed(policy, env, episodes: list,  # who goes on, and where; of Episode:
     repair: Callable|None,  # environment that waits for an action -> action; None: what was said then
     tries: int = 4,         # continuations of each place
     seeds: list|None = None,  # seed of each group, for games that were begun from a seed and not from a task
-    **how                   # of `play`
-)->list:                    # share of the continuations that are won; NaN: the game did not go the same way
+    **how)->list:  # of `play` -> share of the continuations that are won; NaN: the game did not go the same way
     "Play on from turns of recorded games, by the same policy, after the recorded action or another one."
     from agentlab.rollout import Scripted, play
     said = {}

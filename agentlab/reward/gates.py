@@ -24,8 +24,7 @@ def pay(b:Batch, reward:Tensor,  # (turns,) what each turn earned; NaN = no scor
 
 def format(b:Batch,        # episodes; turns need the column named next
     column:str='invalid',  # turns column that is 0 or False exactly where the action is well-formed
-    right:float=1., wrong:float=0.,  # paid for a well-formed action; paid for any other
-)->Tensor:                 # (turns,) float64
+    right:float=1., wrong:float=0.)->Tensor:  # paid for a well-formed action; paid for any other -> (turns,) float64
     "What each turn earned by being well-formed."
     malformed = need(b.turns, column, f'format pays by turns.{column}',
                      f'Set it with batch.with_turns({column}=values), or name another column.') != 0

@@ -62,8 +62,7 @@ def prm_backward(prm,      # agentlab.policy.Policy: the process reward model, a
     beta:float=.05, old:str='old_logp',  # token column with the log-probabilities of the policy that played
     temperature:float=1.,  # of the softmax; that of `old`
     budget:int=4096,       # tokens of one forward pass, padding included
-    faithful:bool=False,   # True: the released loss, which gives no gradient
-)->float:                  # the loss
+    faithful:bool=False)->float:  # True: the released loss, which gives no gradient -> the loss
     "Add `implicit_prm_loss`'s gradient to the process reward model, by micro-batch; the step is the caller's."
     from agentlab.policy.core import parts  # here, because it is the only line of the rewards that needs a model
     prm_logp = prm.logprobs(b, temperature, budget)[0].requires_grad_()

@@ -83,8 +83,7 @@ def drawn_by_value(b: Batch, seed: int = 0)->Tensor:  # (episodes,) how often th
     return torch.bincount(drawn, minlength=len(value)).to(variance)[key]
 
 def vspo(b: Batch, count: Callable = once,  # (episodes,) draws -> weight of the advantage
-    seed: int = 0,  # of the draws, together with the training step
-)->Tensor:          # (action tokens,) float64
+    seed: int = 0)->Tensor:  # of the draws, together with the training step -> (action tokens,) float64
     "GRPO over groups drawn by their value (in the spirit of VSPO)."
     return grpo(b)*b.spread(count(drawn_by_value(b, seed))[b.turns.episode])
 

@@ -16,8 +16,7 @@ from ..groups import group_count, same
 from ..recipe import recipe
 
 def agreed(first: Tensor, swapped: Tensor,  # (pairs, principles) log odds that the first game is better, in both orders
-    variance: Tensor|None = None  # (principles,); None: of these answers
-)->Tensor:  # (pairs, principles)
+    variance: Tensor|None = None)->Tensor:  # (principles,); None: of these answers -> (pairs, principles)
     "Mean of two answers of one sign over their principle's variance; 0 where the orders disagree (SALMON)."
     if variance is None: variance = torch.cat([first, swapped]).var(0)
     mean = (first + swapped)/2

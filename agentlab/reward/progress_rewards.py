@@ -43,8 +43,7 @@ def spa_recipe():
                 critic=Progress, critic_warmup=1)
 
 def progress_loss(values:Tensor,  # (turns,) predicted contributions, with gradient
-    b:Batch,  # the episodes; an episode whose outcome is NaN is left out
-)->Tensor:    # one number
+    b:Batch)->Tensor:  # the episodes; an episode whose outcome is NaN is left out -> one number
     "Mean squared difference between an episode's sum of contributions and its outcome (SPA-RL)."
     total = b.total(values)
     wrong = (total - b.episodes.outcome.to(total))[~b.episodes.outcome.isnan()]

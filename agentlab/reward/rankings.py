@@ -26,21 +26,18 @@ def both_orders(
         return i_first + i_second, j_first + j_second
     return compare
 
-def by_rank(scores:list,  # a number per player, more is better
-)->list:  # rewards from 0 to 1
+def by_rank(scores:list)->list:  # a number per player, more is better -> rewards from 0 to 1
     "(m - rank)/(m - 1) with ties sharing the better rank; 0 for all if all are tied."
     below = rank(-torch.as_tensor(scores, dtype=torch.float64))  # how many are better: rank - 1
     return ((below.max() - below)/below.max().clamp(min=1)).tolist() if len(below) else []
 
 def anchor(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int, draw:random.Random,  # players, at least 2; not used
-)->list:                 # n rewards from 0 to 1
+    n:int, draw:random.Random)->list:  # players, at least 2; not used -> n rewards from 0 to 1
     "Everybody against player 0, whose score is its mean: n-1 comparisons (ArenaRL)."
     return by_rank(_against_first(compare, n))
 
 def round_robin(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int, draw:random.Random,  # players, at least 2; not used
-)->list:                 # n rewards from 0 to 1
+    n:int, draw:random.Random)->list:  # players, at least 2; not used -> n rewards from 0 to 1
     "Everybody against everybody, a draw is half a win: n(n-1)/2 comparisons (ArenaRL)."
     wins = [0.]*n
     for i, j in itertools.combinations(range(n), 2):
@@ -57,8 +54,7 @@ def _against_first(compare, n):
     return [sum(score for _, score in pairs)/max(len(pairs), 1)] + [score for score, _ in pairs]
 
 def swiss(compare:Callable, n:int,  # (i, j) -> (score_i, score_j), players numbered from 0; players, at least 2
-    draw:random.Random,  # draws the pairs
-)->list:                 # n rewards from 0 to 1
+    draw:random.Random)->list:  # draws the pairs -> n rewards from 0 to 1
     "ceil(log2 n) rounds among players with equal points; ties broken by the points of one's opponents (ArenaRL)."
     points, met = [0.]*n, [set() for _ in range(n)]
     for _ in range(math.ceil(math.log2(max(n, 1)))):
@@ -88,8 +84,7 @@ def _pairs(order, met):
     return pairs
 
 def single_elimination(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int, draw:random.Random,  # players, at least 2; not used
-)->list:                 # n rewards from 0 to 1
+    n:int, draw:random.Random)->list:  # players, at least 2; not used -> n rewards from 0 to 1
     "Seeded by a comparison with player 0, then knock-out: 2(n-1) comparisons (ArenaRL)."
     scores = [[score] for score in _against_first(compare, n)]
     seeds = sorted(range(n), key=lambda p: -scores[p][0])
@@ -100,8 +95,7 @@ def single_elimination(compare:Callable,  # (i, j) -> (score_i, score_j), player
     return _places([field, *out[::-1]], scores)
 
 def double_elimination(compare:Callable,  # (i, j) -> (score_i, score_j), players numbered from 0
-    n:int, draw:random.Random,  # players, at least 2; draws the pairs
-)->list:                 # n rewards from 0 to 1
+    n:int, draw:random.Random)->list:  # players, at least 2; draws the pairs -> n rewards from 0 to 1
     "Random pairs; each round's losers join a second bracket, whose winner meets the first's: 2n-2 games (ArenaRL)."
     scores = [[] for _ in range(n)]
     field, drops, second, out = list(range(n)), [], [], []

@@ -12,8 +12,7 @@ from torch import Tensor
 from ..episodes import Batch, need
 from ..groups import group_sum
 
-def on_last(b:Batch, x:Tensor,  # (episodes,) a number for each episode
-)->Tensor:  # (turns,) float64
+def on_last(b:Batch, x:Tensor)->Tensor:  # (episodes,) a number for each episode -> (turns,) float64
     "A number of the episode, on its last turn; 0 on the others."
     return torch.where(b.last_turns(), x.to(b.turns.reward)[b.turns.episode], 0)
 
@@ -40,8 +39,7 @@ def tried(b:Batch, bonus:float=.1,  # episodes whose outcome is 1 for right and 
     lifted = torch.clamp(b.episodes.outcome + bonus*(turns-2)/2, max=most)
     return on_last(b, torch.where(b.episodes.outcome < 0, lifted, b.episodes.outcome))
 
-def fading(step:Tensor, steps:int=200,  # training steps, any shape; S: from here on 0
-)->Tensor:          # float64
+def fading(step:Tensor, steps:int=200)->Tensor:  # training steps, any shape; S: from here on 0 -> float64
     "Half a cosine from 1 at step 0 to 0 at `steps` (SPEAR)."
     if steps <= 0: raise ValueError(f'steps={steps}: give the number of updates over which the bonus fades')
     return torch.where(step <= steps, .5*(torch.cos(math.pi*step.double()/steps) + 1), 0.)

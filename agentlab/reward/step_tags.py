@@ -16,13 +16,11 @@ from ..groups import recur, same, shift
 
 TAGS = dict(none=-1, planning=1, explore=2, reflection=3)  # what the integers in turns.tag mean
 
-def tag_of(text:str,  # what the model wrote in one turn
-)->int:               # a value of TAGS
+def tag_of(text:str)->int:  # what the model wrote in one turn -> a value of TAGS
     "The first of <planning>, <explore>, <reflection>, in this order, in `text`; -1: none (RLVMR, arXiv 2507.22844)."
     return next((TAGS[name] for name in ('planning', 'explore', 'reflection') if f'<{name}>' in text), TAGS['none'])
 
-def valid_tag(b:Batch,  # episodes; turns need `tag` and `invalid`
-)->Tensor:              # (turns,) int64
+def valid_tag(b:Batch)->Tensor:  # episodes; turns need `tag` and `invalid` -> (turns,) int64
     "The tag of each turn; none where the action was invalid (RLVMR, arXiv 2507.22844)."
     tag = need(b.turns, 'tag', 'RLVMR reads turns.tag', 'Set it with tag_of on the text of every turn.')
     return torch.where(need(b.turns, 'invalid', 'RLVMR reads turns.invalid',
@@ -50,8 +48,7 @@ def meta_reasoning(b:Batch,  # episodes; turns need `tag` (of TAGS), `action` (i
              (TAGS['reflection'], reflection, changed))
     return sum(amount*((tag == kind) & met).double() for kind, amount, met in rules)
 
-def read_tags(batch: Batch, policy, split: Callable = split_tag,  # text -> (tag word, action)
-)->Batch:
+def read_tags(batch: Batch, policy, split: Callable = split_tag)->Batch:  # text -> (tag word, action)
     "The batch with `turns.tag`, `turns.meta` (RLVMR's rule-based reward), and `turns.action` without the tag."
     check_words(policy, ('planning', 'explore', 'reflection'), 'Tagged')
     check_plain(batch, 'read_tags')

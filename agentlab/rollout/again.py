@@ -192,14 +192,12 @@ def improved(b:Batch, alpha:float=10.,  # of the change; 0: every attempt for it
 
 def kl_by_attempt(logp:Tensor, batch:Batch,  # as for `kl`; turns need `attempt`
     kl:Callable,  # logp, batch -> (action tokens,) such as kl_k3
-    first:float=1., later:float=1.,  # weights of the first attempt, and of the others
-)->Tensor:        # (action tokens,)
+    first:float=1., later:float=1.)->Tensor:  # weights of the first attempt, and of the others -> (action tokens,)
     "A distance to the reference that weighs the first attempt differently."
     return kl(logp, batch)*batch.spread(torch.where(_attempt(batch) == 0, first, later)).to(logp)
 
 def staged(step:int,  # updates behind the policy
-    stages:tuple,     # (first update, fields of the recipe) of each stage, in order
-)->dict:
+    stages:tuple)->dict:  # (first update, fields of the recipe) of each stage, in order
     "A recipe's schedule of stages: the fields of the one that the step belongs to."
     return [fields for begun, fields in stages if step >= begun][-1]
 
@@ -271,8 +269,7 @@ def keep_best(r:Tensor)->Tensor: return r >= r.nan_to_num(nan=-math.inf).cummax(
 def keep_right(r:Tensor)->Tensor: return r == 1
 
 @curation('mask', 'turn', 'those of attempts that the rule leaves out', 'Qu et al., 2024, RISE, arXiv 2407.18219')
-def keep_attempts(b:Batch, keep:Callable=keep_all,  # (episodes, attempts) verdicts -> bool of the same shape
-)->Batch:
+def keep_attempts(b:Batch, keep:Callable=keep_all)->Batch:  # (episodes, attempts) verdicts -> bool of the same shape
     "Only these attempts are learned from."
     return _mask(b, b.spread(~keep(verdicts(b))[b.turns.episode, _attempt(b)]), 'keep_attempts')
 

@@ -207,8 +207,7 @@ def here(lanes: int = 1)->partial:  # groups that are played at once
 
 def on_actors(actors: int = 2, lanes: int = 2,  # processes; groups that each of them plays at once
     patience: float = 600.,  # seconds for a group; whoever takes longer is ended, and another plays the group
-    address: str = '',  # a running Ray cluster, as 'auto' or 'ray://host:10001'; '': start one here
-)->partial:
+    address: str = '')->partial:  # a running Ray cluster, as 'auto' or 'ray://host:10001'; '': start one here
     "For `players` of `train`: play in processes of Ray."
     check_whole(1, 4096, actors=actors, lanes=lanes)
     if not patience > 0: raise ValueError(f'patience={patience}: give seconds above 0')

@@ -52,8 +52,7 @@ def arpo_score(now: float, first: float,  # entropy of this segment, and of the 
 def aepo_score(now: float, first: float,  # entropy of this segment, and of the game's first one
     draw: float, weight: float = .2,  # uniform in [0, 1); of the entropy's rise
     streak: int = 0,       # rounds in a row in which this group has forked
-    penalty: float = .05,  # what each of them takes off
-)->float:                  # 0 to 1; fork where it is at least the threshold
+    penalty: float = .05)->float:  # what each of them takes off -> 0 to 1; fork where it is at least the threshold
     "AEPO's branch score, clip((u + w*(H - H_first)) * max(0, 1 - .05 c), 0, 1) (released code, arXiv 2510.14545)."
     return min(max((draw + weight*(now - first))*max(0., 1 - penalty*streak), 0.), 1.)
 

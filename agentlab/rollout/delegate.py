@@ -59,8 +59,7 @@ class Delegate(Wrapper):
         sees: Callable|None = None, finishes: tuple = (),  # first words of actions that the planner may do itself
         script: Callable = None,  # this environment, noise, generator -> what a demonstrator says at either seat
         patience: int = 3,        # refusals of the planner in a row that end the game
-        empty: bool = True,       # False: the executor remembers all errands
-    ):
+        empty: bool = True):  # False: the executor remembers all errands
         super().__init__(env)
         if len(env.seats) != 1: raise ValueError(f'the seats of {env.name} are {env.seats}: give an environment of one')
         check_whole(budget=budget, patience=patience)
@@ -198,8 +197,7 @@ metric('executor_tokens', 'share of the action tokens that an executor said', 'c
 def warm_seats(policy, env: Delegate,  # its weights are changed; with a script
     steps: int = 300, episodes: int = 16, lr: float = 8e-3,  # updates; games of an update; highest learning rate
     noise: float = .3,  # share of a demonstrator's turns that are drawn at random
-    seed: int = 0, players: dict|None = None,  # who else plays, as for `play_players`: not learned from
-):                      # the policy
+    seed: int = 0, players: dict|None = None):  # who else plays, as for `play_players`: not learned from -> the policy
     "Supervised learning on the demonstrator's games, read with the contexts that are emptied in play."
     from agentlab.policy.tiny import demonstration_env, imitate
     show = lambda world, generator: getattr(world, 'demonstrator', world.expert)(noise, generator)

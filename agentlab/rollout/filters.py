@@ -87,14 +87,12 @@ def keep_mixed(b:Batch, faithful:bool=False,  # True: as released, any deviation
     differ = group_std(outcome, by, ddof=0) > 0 if faithful else ~group_constant(outcome, by)
     return _drop(b, differ | (group_count(outcome, by) == 1), 'keep_mixed')
 
-def outcome_std(b:Batch,  # episodes
-)->Tensor:  # (episodes,) float64
+def outcome_std(b:Batch)->Tensor:  # episodes -> (episodes,) float64
     "Sample deviation of the outcomes of the episode's group and seat; 0 where they are equal, NaN in a group of one."
     outcome, by = b.episodes.outcome, _keys(b)
     return torch.where(group_constant(outcome, by) & (group_count(outcome, by) > 1), 0, group_std(outcome, by))
 
-def outcome_mean(b:Batch,  # episodes
-)->Tensor:  # (episodes,) float64
+def outcome_mean(b:Batch)->Tensor:  # episodes -> (episodes,) float64
     "Mean outcome of the episode's group and seat."
     return group_mean(b.episodes.outcome, _keys(b))
 
@@ -102,13 +100,11 @@ def _of_episodes(b, x):
     "(episodes,) sum of what is given per action token."
     return x.new_zeros(len(b), dtype=torch.float64).index_add(0, b.rows.episode[b.tokens.row[b.actions]], x.double())
 
-def mean_length(b:Batch,  # episodes
-)->Tensor:  # (episodes,) float64
+def mean_length(b:Batch)->Tensor:  # episodes -> (episodes,) float64
     "Mean number of sampled tokens of an episode of this group and seat."
     return group_mean(_of_episodes(b, torch.ones_like(b.actions)), _keys(b))
 
-def mean_entropy(b:Batch,  # episodes; tokens need `entropy`
-)->Tensor:  # (episodes,) float64, nats
+def mean_entropy(b:Batch)->Tensor:  # episodes; tokens need `entropy` -> (episodes,) float64, nats
     "Mean entropy of the sampled tokens of this group and seat."
     entropy = b.action('entropy')
     return group_sum(_of_episodes(b, entropy), _keys(b))/group_sum(_of_episodes(b, torch.ones_like(entropy)), _keys(b))
@@ -128,8 +124,7 @@ def top_share(scores:Tensor, share:float=.25,  # (groups,) in the order of arriv
 
 def top_p(scores:Tensor,  # (groups,) not negative
     p:float=.9,           # share of the sum of the scores; 1 and more keep everything
-    slack:float=.01,      # taken off what must be reached
-)->Tensor:                # (groups,) bool; only scores above 0
+    slack:float=.01)->Tensor:  # taken off what must be reached -> (groups,) bool; only scores above 0
     "The fewest groups, largest scores first, that together hold p of all scores."
     if p >= 1: return torch.ones_like(scores, dtype=torch.bool)
     score, order = scores.clamp(min=0).sort(descending=True, stable=True)
@@ -138,13 +133,11 @@ def top_p(scores:Tensor,  # (groups,) not negative
     enough[:1] = False  # the first one is always taken
     return torch.zeros_like(enough).index_copy(0, order, ~enough & (score > 0))
 
-def nucleus(scores:Tensor, p:float=.9,  # (groups,); share of the softmax
-)->Tensor:       # (groups,) bool
+def nucleus(scores:Tensor, p:float=.9)->Tensor:  # (groups,); share of the softmax -> (groups,) bool
     "The fewest groups, largest scores first, that together hold p of the softmax of the scores."
     return top_p(torch.softmax(scores, 0), p, slack=0.)
 
-def min_p(scores:Tensor, p:float=.5,  # (groups,); share of the largest score
-)->Tensor:       # (groups,) bool
+def min_p(scores:Tensor, p:float=.5)->Tensor:  # (groups,); share of the largest score -> (groups,) bool
     "Groups with at least p times the largest score."
     return scores >= p*scores.max() if len(scores) else scores > 0
 
@@ -164,8 +157,7 @@ def _keep_groups(b, choose, score, include_zero, who):
 def keep_groups(b:Batch,    # episodes
     choose:Callable=top_p,  # (groups,) scores in the order of arrival -> (groups,) bool, such as partial(top_p, p=.9)
     score:Callable=outcome_std,  # Batch -> (episodes,) score of each episode's group; NaN: never kept
-    include_zero:bool=True,  # False: groups of score 0 are not even counted
-)->Batch:
+    include_zero:bool=True)->Batch:  # False: groups of score 0 are not even counted
     "Drop all groups but those that `choose` picks by their score (RAGEN-2's rollout filter)."
     return _keep_groups(b, choose, score, include_zero, 'keep_groups')
 
@@ -173,8 +165,7 @@ def keep_groups(b:Batch,    # episodes
           'Wang et al., 2025, RAGEN (StarPO-S), arXiv 2504.20073 (code read)')
 def starpo_s(b:Batch, share:float=.25,  # of all groups; 1: everything stays
     score:Callable=outcome_std,  # Batch -> (episodes,) score of each episode's group
-    faithful:bool=False,  # True: int(share*groups) may be 0, which leaves nothing
-)->Batch:
+    faithful:bool=False)->Batch:  # True: int(share*groups) may be 0, which leaves nothing
     "Drop all but the share of groups whose outcomes differ most (StarPO-S)."
     return b if share == 1 else _keep_groups(b, partial(top_share, share=share, least=0 if faithful else 1), score,
                                              True, 'starpo_s')
@@ -192,16 +183,14 @@ def ragen2_recipe():
     "The groups that hold nine tenths of the deviation"
     return dict(credit=grpo, curate=keep_groups)
 
-def is_void(text:str,  # what the agent said in one turn
-)->bool:
+def is_void(text:str)->bool:  # what the agent said in one turn
     "True without a complete fenced code block and without a boxed answer; a fence that is never closed does not count."
     return not re.search(r'```.*?```', text, re.DOTALL) and '\\boxed{' not in text
 
 @curation('mask', 'episode', 'a turn without code and without answer',
           'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
 def mask_void(b:Batch,  # episodes; turns need the column named next
-    column:str='void',  # turns column that is above 0 exactly where the turn is void; NaN counts as not void
-)->Batch:
+    column:str='void')->Batch:  # turns column that is above 0 exactly where the turn is void; NaN counts as not void
     "Mask every episode that has a void turn (SimpleTIR)."
     void = need(b.turns, column, f'mask_void looks for turns.{column}', f"Let your environment give "
                 f"info['columns']['{column}'], or name another column, such as 'invalid'.") > 0
@@ -216,8 +205,7 @@ def _any(b, flag):
 def simpletir_reject(b:Batch,  # episodes
     low:float=.1, high:float=.9,  # a group's share of successes must lie between, both included
     least_std:float=1e-3,  # a group's outcomes must deviate by so much
-    whole:int=0,           # episodes of the group that must not be truncated; the authors' remove_clip asks for 4
-)->Batch:
+    whole:int=0)->Batch:  # episodes of the group that must not be truncated; the authors' remove_clip asks for 4
     "Drop groups decided, too easy, too hard, or with too few finished episodes (SimpleTIR's rejections)."
     by, ended = _keys(b), (~b.episodes.truncated).double()
     right = group_mean(b.episodes.success.double(), by)
@@ -276,8 +264,7 @@ def roc(b:Batch,          # episodes, more per group than are trained
     penalty:Callable=roc_penalty,  # Batch -> (episodes,) how unclean, from 0
     floor:float=.1,       # a success is drawn with weight 1/(penalty + floor)
     seed:int=0,           # of the draws, together with the training step
-    faithful:bool=False,  # True: as released, the lowest penalties and the first failures
-)->Batch:
+    faithful:bool=False)->Batch:  # True: as released, the lowest penalties and the first failures
     "Of each group keep a random part of the failures and the clean successes (GRPO-RoC)."
     if keep < 2: raise ValueError(f'keep={keep}: at least 2 episodes of a group, else there is nobody to compare with')
     by, good, scored = _keys(b), b.episodes.outcome > 0, ~b.episodes.outcome.isnan()
@@ -301,8 +288,7 @@ def roc_recipe():
 
 @curation('mask', 'episode', 'ended by a budget',
           'in the spirit of Yu et al., 2025, DAPO, arXiv 2503.14476 (overlong filtering)')
-def mask_truncated(b:Batch,  # episodes
-)->Batch:
+def mask_truncated(b:Batch)->Batch:  # episodes
     "Mask every episode that a budget of turns or tokens has ended."
     return _mask_episodes(b, b.episodes.truncated, 'mask_truncated')
 
@@ -335,8 +321,7 @@ def repeats(ids:Tensor,  # (tokens,) int64
 @curation('mask', 'episode', 'some n-gram said `times` times or more',
           'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
 def mask_repeated(b:Batch, n:int=20,  # tokens of an n-gram
-    times:int=10,  # occurrences, overlapping ones included, that are too many
-)->Batch:
+    times:int=10)->Batch:  # occurrences, overlapping ones included, that are too many
     "Mask every episode that says some n-gram of sampled tokens too often."
     if times < 1: raise ValueError(f'times={times}: give the number of occurrences that are too many, from 1')
     episode = b.rows.episode[b.tokens.row[b.actions]]
@@ -344,8 +329,7 @@ def mask_repeated(b:Batch, n:int=20,  # tokens of an n-gram
 
 def dr_bot(b:Batch, longest:int,  # it masks and drops, so it has no mark of its own; see mask_overlong
     n:int=20, times:int=10,  # see mask_repeated
-    share:float=.75,       # of the groups, by deviation; masked episodes count
-)->Batch:
+    share:float=.75)->Batch:  # of the groups, by deviation; masked episodes count
     "The masks of Dr.BoT, then the share of groups with the largest deviation."
     return starpo_s(mask_repeated(mask_truncated(mask_overlong(b, longest)), n, times), share)
 
@@ -373,8 +357,7 @@ def mask_certain(b:Batch,  # episodes; tokens need `entropy`
 @curation('mask', 'token', 'of another part of the reply than those named',
           'in the spirit of the loss masks of agentic training at large')
 def only_parts(b:Batch,  # episodes; tokens need `part`
-    parts:tuple=('thought', 'action', 'call'),  # names of PART_CODES that stay in the loss
-)->Batch:
+    parts:tuple=('thought', 'action', 'call'))->Batch:  # names of PART_CODES that stay in the loss
     "Mask the tokens of every other part. Raises ValueError where no parts were recorded."
     if isinstance(parts, str) or not parts:
         raise ValueError(f"parts={parts!r}: give names of parts, such as ('thought', 'action')")
@@ -383,8 +366,7 @@ def only_parts(b:Batch,  # episodes; tokens need `part`
 @curation('mask', 'turn', 'a few at random, so that the rest can be divided',
           'in the spirit of Chen et al., 2025, IterResearch (EAPO), arXiv 2511.07327')
 def keep_multiple(b:Batch, of:int,  # number of workers
-    seed:int=0,  # of the draw, together with the training step
-)->Batch:
+    seed:int=0)->Batch:  # of the draw, together with the training step
     "Mask random turns until the number of turns in the loss is a multiple of `of`."
     if of < 1: raise ValueError(f'of={of}: give the number of workers, from 1')
     counts = torch.zeros(len(b.turns), device=b.turns.episode.device).index_add(0, b.action_turn,
@@ -393,13 +375,11 @@ def keep_multiple(b:Batch, of:int,  # number of workers
     draw = torch.rand(len(b.turns), generator=_generator(b, seed, 'keep_multiple')).to(counts.device)
     return _mask(b, b.spread(~_best(torch.where(counts, draw, -1), n)), 'keep_multiple')
 
-def filters_in(names:dict,  # such as globals()
-)->dict:  # name -> function, of those that `curation` has marked
+def filters_in(names:dict)->dict:  # such as globals() -> name -> function, of those that `curation` has marked
     "The filters among some names."
     return {name: f for name, f in names.items() if callable(f) and hasattr(f, 'removes')}
 
-def filter_table(filters:dict,  # name -> marked function
-)->str:  # Markdown
+def filter_table(filters:dict)->str:  # name -> marked function -> Markdown
     "What each filter removes, from what, and whether statistics still count it."
     counted = dict(mask='still count it', drop='do not', resample='count what came instead')
     lines = [f'| `{name}` | {f.does} | {f.unit} | {f.removes} | {counted[f.does]} | {f.paper} |'

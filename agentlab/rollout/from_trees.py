@@ -24,8 +24,7 @@ def searched(policy, env, seeds: list[int], group_size: int = 1,  # as for `play
     *, grow: Callable,  # trees -> what it found, or nothing: `Trees.grow`, `best_first`, `dive` with arguments
     read: Callable,     # trees, what was found -> episodes: `Trees.finished`, `step_pairs`, `ways`, `revised`
     agent = None,       # who searches; None: the policy
-    step: int = 0, name: str = 'search', **how,  # kept with the episodes; of `Trees`
-)->list[Episode]:
+    step: int = 0, name: str = 'search', **how)->list[Episode]:  # kept with the episodes; of `Trees`
     "A rollout: a tree for every task, and what is read off it."
     trees = Trees(agent or policy, env, seeds, **how)
     try: found = read(trees, grow(trees))
@@ -72,8 +71,7 @@ def likelihood(contexts: list, said: list)->list[float]:
     return [sum(one.logprobs) for one in said]
 
 def preference_q(policy, reference,  # agentlab.policy.Policy each: what has learned, and what it was a copy of
-    beta: float = .1,  # as in training
-)->Callable:           # contexts, completions -> Q
+    beta: float = .1)->Callable:  # as in training -> contexts, completions -> Q
     "beta log(pi/pi_ref) of what was said."
     @torch.no_grad()
     def score(contexts, said):
@@ -110,8 +108,7 @@ def bfs_prover_recipe():
     return dict(credit=at_wins, objective=imitation, rollout=found, curate=mask_edges, temperature=1.3, groups=32)
 
 def revised(trees: Trees, found=None,  # not used
-    judge: Callable = unlike_winners, alpha: float = .5, beta: float = 0.,  # as for `agent_r`
-)->list[Episode]:
+    judge: Callable = unlike_winners, alpha: float = .5, beta: float = 0.)->list[Episode]:  # as for `agent_r`
     "Bad leaves that were spliced to better ones, and the good ones."
     leaves = trees.finished()
     good = [replace(e, turns=[replace(t, origin=None) for t in e.turns]) for e in leaves if e.outcome > alpha]

@@ -208,8 +208,7 @@ def fault(error: BaseException)->str:
     return f'{type(error).__name__}: {text[:2000]}'.encode('utf-8', 'backslashreplace').decode()
 
 def side_by_side(calls: list, workers: int,  # functions without arguments that do not raise; threads
-    limit: float|None = None,  # seconds for one call; None: no limit
-)->list:           # what each returned, or a TimeoutError
+    limit: float|None = None)->list:  # seconds for one call; None: no limit -> what each returned, or a TimeoutError
     "Run the calls in threads. One over its limit is left behind: it cannot be stopped, but nobody waits."
     answers, begun, todo, done, waiting = ([None]*len(calls), {}, deque(range(len(calls))), SimpleQueue(),
                                            set(range(len(calls))))
@@ -253,8 +252,7 @@ def call_all(games: list[Game], method: str, arguments: list[tuple],  # 'reset' 
     return [x if isinstance(x, BaseException) else guarded(partial(admit, x, game.env.seats))
             for x, game in zip(answers, games)]
 
-def guarded(call,  # function without arguments
-):                 # what it returned, or the exception it raised
+def guarded(call):  # function without arguments -> what it returned, or the exception it raised
     "A call that does not raise. Ctrl-C still does."
     try: return call()
     except KeyboardInterrupt: raise
@@ -283,8 +281,7 @@ def play(policy, env,  # agentlab.policy.Policy; an environment, or a function t
     system: str|None = None,  # a system message; None: the environment's guide, if the policy knows its words; '': none
     format = None,     # how the policy acts: agentlab.policy.formats; None: its whole reply is the action
     on_round = None,   # called with the games (`Game`) that have just acted, to watch them while they play
-    on_reset = None,   # called with all games before anybody acts
-)->list[Episode]:      # ordered by group, member, seat
+    on_reset = None)->list[Episode]:  # called with all games before anybody acts -> ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
     given = dict(locals())
     # a program that calls the policy by itself: agentlab.interop.programs
@@ -340,8 +337,7 @@ def receive_all(games: list[Game], answers: list,  # of `call_all`: a Step per g
     "Every game takes in what its environment answered."
     for game, answer in zip(games, answers): game.take(answer, policy.chat, system)
 
-def within_budget(game: Game, policy, max_turns: int, max_tokens: int, token_budget: int|None,  # as in `play`
-)->bool:
+def within_budget(game: Game, policy, max_turns: int, max_tokens: int, token_budget: int|None)->bool:  # as in `play`
     "Whether the game may go on; a budget that has run out ends it as truncated."
     side = game.side
     spent = (game.t >= max_turns or (token_budget is not None and side.tokens >= token_budget)
@@ -432,8 +428,7 @@ class AsDrawn:
             one.logprobs = one.truncated_logprobs
         return found
 
-def play_as_drawn(policy, env, seeds: list, *arguments, sampler = None, **how,  # as for `play`
-)->list:
+def play_as_drawn(policy, env, seeds: list, *arguments, sampler = None, **how)->list:  # as for `play`
     "`play` with top_p: sampler_logp is after the cut; recompute_old=True and `corrected` undo what can be."
     return play(policy, env, seeds, *arguments, sampler=AsDrawn(sampler or policy.sampler()), **how)
 

@@ -43,8 +43,7 @@ def play_players(
     max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None, temperature: float = 1.,
     top_p: float = 1., limit: float|None = None,  # seconds for one call of an environment or of a function that plays
     workers: int = 0, seed: int = 0, step: int = 0, name: str = 'policy', system: str|None = None,  # as for `play`
-    format = None  # refused: the whole reply is the action here
-)->list[Episode]:  # ordered by group, member, seat
+    format = None)->list[Episode]:  # refused: the whole reply is the action here -> ordered by group, member, seat
     "`play` with other players at some seats. A player that fails, or that overruns the limit, ends its own game only."
     whole_reply(format, 'play_players')
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, groups)

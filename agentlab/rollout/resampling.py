@@ -98,13 +98,11 @@ def retry_failures(policy, env, seeds:list, group_size:int=1, tasks:list=None, g
                        seed=derive(seed, 'attempt', r) if r else seed, **how)
     return _until(groups, attempts, again, lambda episodes: {e.group for e in episodes if e.success})[0]
 
-def refused(step,  # agentlab.env.Step: what the environment answered
-)->bool:
+def refused(step)->bool:  # agentlab.env.Step: what the environment answered
     "The environment calls the action invalid."
     return bool(step.info.get('invalid', False))
 
-def tool_error(step,  # agentlab.env.Step
-)->bool:
+def tool_error(step)->bool:  # agentlab.env.Step
     "The authors' test of the tool's text: anything that is not empty and does not contain 'Tool call success'."
     return bool(step.observation) and 'Tool call success' not in step.observation
 

@@ -65,13 +65,11 @@ class Node:
         yield self
         for child in self.children: yield from child.below()
 
-def uct(parent: Node, child: Node, c: float = 1.,  # weight of what is unknown, in the scale of the returns
-)->float:
+def uct(parent: Node, child: Node, c: float = 1.)->float:  # weight of what is unknown, in the scale of the returns
     "W/N + c sqrt(ln N_parent / N); infinite where nobody has been (Kocsis and Szepesvari, 2006)."
     return child.q + c*math.sqrt(math.log(parent.visits)/child.visits) if child.visits else math.inf
 
-def puct(parent: Node, child: Node, c: float = 1.,  # as for `uct`
-)->float:
+def puct(parent: Node, child: Node, c: float = 1.)->float:  # as for `uct`
     "W/N + c p sqrt(N_parent)/(1 + N), and W/N is 0 where nobody has been (after Silver et al., 2017)."
     return (child.q if child.visits else 0.) + c*child.prior*math.sqrt(parent.visits)/(1 + child.visits)
 
@@ -107,8 +105,7 @@ def place(node: Node):
     return node if state is None else state_key(state)
 
 def by_logp(node: Node,
-    a: float = 2.,  # how much depth counts: at 0 the likeliest place comes first, a large one goes deep
-)->float:
+    a: float = 2.)->float:  # how much depth counts: at 0 the likeliest place comes first, a large one goes deep
     "Mean log-probabilities of the actions so far, summed, over depth^a (BFS-Prover, Xin et al., 2025)."
     steps = node.path[1:]
     return sum(n.logp/max(len(n.said.ids), 1) for n in steps)/max(len(steps), 1)**a

@@ -25,8 +25,7 @@ from .windows import makes_windows
 
 def laid_out(
     task:str, memory, last:str,  # the task; texts, or tuples, lists, dictionaries of these; the newest observation
-    words:int=None, kept:int=None  # of the newest observation, and of each text of the memory; None: all of them
-)->str:
+    words:int=None, kept:int=None)->str:  # of the newest observation, and of each text of the memory; None: all of them
     "The usual view: task, every text of the memory in its order, and the newest observation, with spaces between."
     cut = lambda text, most: text if most is None else ' '.join(text.split()[:most])
     return ' '.join(text for text in (task, *(cut(text, kept) for text in _texts(memory)), cut(last, words)) if text)
@@ -172,8 +171,7 @@ def stubbed(memory, turn, last:str, stub:str='...')->tuple:
 
 def webagent(policy, env, seeds:list, stub:str='...',  # as for `with_workspace`; what stands for an earlier page
     faithful:bool=False,  # True: as released, what is *trained* is one row an episode: stubs alone, and the page of
-    **how                 # the last action, whatever the others were sampled from. As for `with_workspace`
-)->list:
+    **how)->list:  # the last action, whatever the others were sampled from. As for `with_workspace`
     "`with_workspace` with every earlier action, and stubs for their pages (WebAgent-R1)."
     pages = {}
     def note(memory, turn, last):

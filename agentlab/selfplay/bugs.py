@@ -19,8 +19,7 @@ from ..rollout.plain import play
 from .proposers import success_rate, swe_self_play, swe_solver
 
 def artifact_task(injector:InjectBug,  # the environment that it was made in
-    episode:Episode  # played there, with its task
-)->dict:             # a task of BugRepair; None where there is no consistent bug
+    episode:Episode)->dict:  # played there, with its task -> a task of BugRepair; None where there is no consistent bug
     "What an injector made: its actions again, in a copy of the environment. A sandbox that fails now is an error."
     if not episode.success or episode.error: return None
     env = injector.clone()
@@ -86,8 +85,7 @@ def judged(made:list, tried:list,  # episodes of injectors and of solvers
     return made + tried
 
 def numbered(episodes:list,  # of several groups
-    group_size:int, tries:int  # injectors of a program; repairs of a bug
-)->list[Episode]:
+    group_size:int, tries:int)->list[Episode]:  # injectors of a program; repairs of a bug
     "Episodes in their groups' order, with a number for every game, the same whatever process played it."
     ordered, count = sorted(episodes, key=lambda e: (e.group, e.game)), {}
     for episode in ordered:
@@ -106,8 +104,7 @@ def bug_reward(b:Batch, alpha:float=.8,  # see `swe_self_play`
     reward = torch.where(b.episodes.seat == state_key('injector'), injected, swe_solver(b.episodes.success))
     return at_end(b, reward)
 
-def higher_order(b:Batch  # of `self_play`, or repairs of `BugRepair` alone
-)->list:  # tasks of BugRepair, each once
+def higher_order(b:Batch)->list:  # of `self_play`, or repairs of `BugRepair` alone -> tasks of BugRepair, each once
     "What failed repairs left: programs that still fail, neither the original nor the bug they began with."
     e, found = b.episodes, {}
     solver = (e.seat == state_key('solver')) & ~e.success & (e.error == -1)

@@ -140,8 +140,7 @@ class SeatBaseline:
 
 @estimator('outcome of the episode', 'earlier games at the same seat: their moving average',
            'every token of the episode', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119', needs=('baseline',))
-def spiral(b:Batch,  # episodes; episodes need `baseline`
-)->Tensor:           # (action tokens,) float64
+def spiral(b:Batch)->Tensor:  # episodes; episodes need `baseline` -> (action tokens,) float64
     "Outcome less its seat's moving average, for every token (SPIRAL, role-conditioned advantage estimation)."
     baseline = need(b.episodes, 'baseline', 'spiral compares with the baseline of a seat',
                     'Give the recipe memory=agentlab.selfplay.SeatBaseline.')

@@ -49,8 +49,7 @@ def _project(x, gamma):
                       0) + gamma if free > 0 else np.full_like(x, gamma)
 
 def project(x,        # (n,) any finite numbers
-    gamma:float=1e-6  # least share, at most 1/n
-)->Tensor:            # (n,) float64; sums to 1
+    gamma:float=1e-6)->Tensor:  # least share, at most 1/n -> (n,) float64; sums to 1
     "The nearest mixture with every share at least gamma."
     x = np.asarray(x, dtype=np.float64)
     if x.ndim != 1 or not len(x) or not np.isfinite(x).all():
@@ -105,8 +104,7 @@ def nash_sampler(
     return projected_replicator(2*w - 1, None, steps, dt, gamma)[0]
 
 def beaten_by(win_rates,  # (players, players) without NaN
-    mixture  # (players,) probabilities
-)->Tensor:   # (players,) float64: how often each player wins against the mixture
+    mixture)->Tensor:  # (players,) probabilities -> (players,) float64: how often each player wins against the mixture
     "What every member of the population would score against a mixture; at equilibrium nobody is above .5."
     return torch.as_tensor(win_rates, dtype=torch.float64) @ torch.as_tensor(mixture, dtype=torch.float64)
 
@@ -126,8 +124,7 @@ def risk_averse_utility(payoff,  # (answers, opponents) what each answer earns a
     return mean - aversion*((a - mean[:, None]).square() @ s)
 
 def risk_averse_response(payoff, mixture,  # as in `risk_averse_utility`
-    aversion:float=0.  # lambda
-)->Tensor:             # (answers,) float64 probabilities
+    aversion:float=0.)->Tensor:  # lambda -> (answers,) float64 probabilities
     "The answer with the highest risk-averse utility; equal ones with equal probability."
     utility = risk_averse_utility(payoff, mixture, aversion)
     best = (utility >= utility.max() - 1e-9*max(1., float(utility.abs().max()))).double()

@@ -128,8 +128,7 @@ def risk_averse(row: Tensor, column: Tensor, aversion: float = 0., steps: int = 
     return x/x.sum(), y/y.sum()
 
 def save_population(p: Population,  # of `psro`
-    folder, write: Callable,  # (player, path): writes one player, as in `Snapshot.save`
-)->Path:  # of the table
+    folder, write: Callable)->Path:  # (player, path): writes one player, as in `Snapshot.save` -> of the table
     "Write the new players, then the table. Raises ValueError where the folder holds another population."
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -152,8 +151,7 @@ def _table(folder: Path)->dict|None:
     return dict(two=read['two']) | {name: torch.tensor(read[name], dtype=torch.float64) for name in ('row', 'column')}
 
 def load_population(folder,  # of `save_population`
-    read: Callable,  # path -> player, as in `partial(load_snapshot, policy)`
-)->Population:
+    read: Callable)->Population:  # path -> player, as in `partial(load_snapshot, policy)`
     "The population in a folder. Raises FileNotFoundError where there is none."
     table = _table(Path(folder))
     if table is None:

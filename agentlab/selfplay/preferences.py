@@ -48,8 +48,7 @@ def win_rates(b:Batch,    # episodes; several episodes per group
 
 def win_rate_reward(
     b:Batch, prefer:Callable=by_outcome, include_self:bool=False, against:Tensor=None,  # as in `win_rates`
-    each_turn:bool=False,  # True: r/H on each of the H turns; False: r on the last turn
-)->Tensor:                 # (turns,) float64
+    each_turn:bool=False)->Tensor:  # True: r/H on each of the H turns; False: r on the last turn -> (turns,) float64
     "The episode's win rate in its group as a reward (in the spirit of SPO, Swamy et al. 2024)."
     rate = win_rates(b, prefer, include_self, against)
     if each_turn: return (rate/torch.bincount(b.turns.episode, minlength=len(b)))[b.turns.episode]
@@ -118,8 +117,7 @@ def _anchor(b, column, who):
 
 def pair_advantage(b:Batch,  # tokens need the column named by `logp`
     loss:Callable,       # (action tokens,) log-probabilities -> (pairs,) loss
-    logp:str='old_logp'  # where the gradient is taken
-)->Tensor:               # (action tokens,) float64; 0 outside all pairs
+    logp:str='old_logp')->Tensor:  # where the gradient is taken -> (action tokens,) float64; 0 outside all pairs
     "Minus the gradient of the mean pair loss: a policy gradient with this advantage takes the same first step."
     x = b.action(logp).detach().double().requires_grad_()
     value = loss(x)

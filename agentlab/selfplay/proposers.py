@@ -40,8 +40,7 @@ def success_rate(scores,  # (tasks, tries) 0 to 1; NaN: this try did not take pl
     return (seen & (scores > (0. if faithful else .5))).sum(-1)/seen.sum(-1).double()
 
 def absolute_zero(solved,  # (tasks,) s, 0 to 1; NaN: no score
-    valid=True,  # (tasks,) bool: could be read and run
-)->Tensor:       # (tasks,) float64
+    valid=True)->Tensor:  # (tasks,) bool: could be read and run -> (tasks,) float64
     "1 - s, -.5 for what everybody or nobody solves, -1 for what cannot be run (proposer of Absolute Zero)."
     s = _share(solved)
     return _or(valid, torch.where((s == 0) | (s == 1), -.5, 1 - s), -1.)
@@ -49,8 +48,7 @@ def absolute_zero(solved,  # (tasks,) s, 0 to 1; NaN: no score
 def search_self_play(solved,  # (tasks,) s, 0 to 1; NaN: no score
     valid=True,          # (tasks,) bool: passed all checks
     invalid:float=0.,    # for one that did not; the script has 0, the configuration -1
-    between:tuple=None,  # (left, right) of `intermediate_difficulty`; None: 1 - s
-)->Tensor:               # (tasks,) float64
+    between:tuple=None)->Tensor:  # (left, right) of `intermediate_difficulty`; None: 1 - s -> (tasks,) float64
     "1 - s, or 4(left+s)(right-s) strictly between 0 and 1 (proposer of Search Self-Play)."
     s = _share(solved)
     reward = 1 - s if between is None else torch.where((s > 0) & (s < 1), 4*(between[0]+s)*(between[1]-s), s*0)
@@ -59,8 +57,7 @@ def search_self_play(solved,  # (tasks,) s, 0 to 1; NaN: no score
 def swe_self_play(solved,  # (tasks,) s, 0 to 1; NaN: no score
     valid=True,            # (tasks,) bool: passed all checks
     alpha:float=.8,        # penalty for what everybody or nobody repairs
-    invalid:float=-1.,     # for an inconsistent bug (from memory)
-)->Tensor:                 # (tasks,) float64
+    invalid:float=-1.)->Tensor:  # for an inconsistent bug (from memory) -> (tasks,) float64
     "1 - (1+alpha)s, -alpha for what everybody or nobody repairs (injector, in the spirit of SSR)."
     s = _share(solved)
     return _or(valid, torch.where((s == 0) | (s == 1), -alpha, 1 - (1+alpha)*s), invalid)
@@ -113,8 +110,7 @@ class Proposal:
 
 def read_proposal(
     text:str,    # everything the proposer wrote and was shown, with <question>, <search> and <information> tags
-    answer:str,  # what it was given
-)->Proposal:     # with the first question
+    answer:str)->Proposal:  # what it was given -> with the first question
     "Question, searches and passages of a text."
     found = lambda tag: tuple(part.strip() for part in re.findall(f'<{tag}>(.*?)</{tag}>', text, re.DOTALL))
     return Proposal((found('question') or ('',))[0], answer, found('search'), found('information'))
@@ -146,8 +142,7 @@ def refusal(p:Proposal, checks:tuple=ssp_checks,  # functions Proposal -> reason
     "Why a proposal is no task."
     return next((reason for check in checks if (reason := check(p))), '')
 
-def same_answer(a, b,  # texts
-)->bool:
+def same_answer(a, b)->bool:  # texts
     "Exact match after lower case, without articles, punctuation and surplus spaces."
     plain = lambda x: ' '.join(re.sub(r'\b(a|an|the)\b', ' ', re.sub(r'[^\w\s]', '', str(x).lower())).split())
     return plain(a) == plain(b)
@@ -164,8 +159,7 @@ def verify(p:Proposal, solve:Callable,  # (question, passages) -> answer; '' or 
     return '' if found and same_answer(found, p.answer) else f'the passages lead to {found!r}'
 
 def noise_of(proposals:list, k:int,  # of one batch; whose verification it is for
-    generator:Random, n:int=4,  # how many passages, fewer where there are not so many
-)->tuple:
+    generator:Random, n:int=4)->tuple:  # how many passages, fewer where there are not so many
     "Passages that other proposals were shown and this one was not."
     others = sorted({passage for i, p in enumerate(proposals) if i != k for passage in p.passages}
                     - set(proposals[k].passages))
@@ -274,8 +268,7 @@ class ProposeHop(TextEnv):
 
 def proposer_reward(b:Batch,  # episodes of a proposer; `success`: a question
     solved,  # (episodes,) s of each question; anything where there is none; NaN: nobody tried
-    rule:Callable=search_self_play,  # (s, valid) -> (episodes,) reward
-)->Tensor:   # (turns,) float64, on the last turn
+    rule:Callable=search_self_play)->Tensor:  # (s, valid) -> (episodes,) reward -> (turns,) float64, on the last turn
     "What a proposer is paid once its questions have been tried."
     valid = b.episodes.success.bool()
     reward = rule(torch.where(valid, torch.as_tensor(solved, dtype=torch.float64), 0.), valid)
@@ -297,7 +290,6 @@ def bug_refusal(before, bugged,  # (tests,) bool: passed before the change; (tes
     idle = ~(without & broken).any(-1)
     return f'the change of file {int(idle.nonzero()[0, 0])} breaks nothing' if idle.any() else ''
 
-def swe_solver(repaired,  # (episodes,) bool: all tests pass
-)->Tensor:  # (episodes,) float64
+def swe_solver(repaired)->Tensor:  # (episodes,) bool: all tests pass -> (episodes,) float64
     "1 for a repair, -1 for none (solver, from memory of SSR)."
     return torch.as_tensor(repaired, dtype=torch.float64)*2 - 1

@@ -79,8 +79,7 @@ class Ratings:
     component:Tensor   # (players,) equal for players that are linked by games
     @property
     def error(self)->Tensor: return self.covariance.diagonal().clamp(min=0).sqrt()
-    def between(self, player:str, other:str  # names
-    )->tuple:  # (difference of the strengths, its standard error)
+    def between(self, player:str, other:str)->tuple:  # names -> (difference of the strengths, its standard error)
         "How much stronger one player is than another."
         i, j = self.players.index(player), self.players.index(other)
         variance = self.covariance[i, i] + self.covariance[j, j] - 2*self.covariance[i, j]
@@ -98,8 +97,7 @@ def _components(games):
 
 def bradley_terry(r:Results,  # of `tally`; a tie counts as half a win and half a loss
     prior:float=.1,  # precision of the Gaussian prior of every strength; a larger one pulls them together
-    steps:int=200    # at most so many steps of Newton's method
-)->Ratings:
+    steps:int=200)->Ratings:  # at most so many steps of Newton's method
     "Strengths that make the results most likely (Bradley and Terry 1952), with standard errors from the curvature."
     if not r.players: raise ValueError('there are no players; give `tally` some games, or names in players=')
     if not prior > 0:
@@ -156,8 +154,7 @@ def _antisymmetric(payoff):
                          'or what the row was paid')
     return payoff
 
-def hodge(payoff  # (players, players) antisymmetric; NaN where they never met
-)->Decomposition:
+def hodge(payoff)->Decomposition:  # (players, players) antisymmetric; NaN where they never met
     "The closest ladder and the cyclic rest (Hodge decomposition; least squares over the pairs that met)."
     payoff = _antisymmetric(payoff)
     met = ~payoff.isnan() & ~torch.eye(len(payoff), dtype=torch.bool)

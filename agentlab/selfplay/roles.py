@@ -128,8 +128,7 @@ def shapley(values:Tensor,  # (2**n,) what every coalition earns, as `coalition_
                            for s in range(n+1)], dtype=torch.float64)[size]
     return torch.stack([(weight*(v[k | 1 << i] - v))[~inside[:, i]].sum() for i in range(n)])
 
-def without_one(values:Tensor,  # (2**n,) what every coalition earns
-)->Tensor:  # (n,) float64
+def without_one(values:Tensor)->Tensor:  # (2**n,) what every coalition earns -> (n,) float64
     "What the team loses without each agent (leave one out). The sum means nothing."
     v = torch.as_tensor(values, dtype=torch.float64)
     n, _ = _members(len(v))
@@ -166,8 +165,7 @@ def judge_score(scores,  # (..., judgements) numbers from 1 to 10; NaN: could no
 
 def tag_score(text:str, tag:str,  # what was written; name of the tag
     least:int=1,    # pairs that are needed
-    most:int=None,  # pairs beyond which only .5 is paid; None: `least`
-)->float:           # 1, .5 or 0
+    most:int=None)->float:  # pairs beyond which only .5 is paid; None: `least` -> 1, .5 or 0
     "Are there as many `<tag>` as `</tag>`, and of the right number? (Multi-Agent Evolve)"
     opened, closed = (len(re.findall(re.escape(mark), text)) for mark in (f'<{tag}>', f'</{tag}>'))
     if opened != closed or opened < least: return 0.
@@ -187,8 +185,7 @@ def mae_solver(score:Tensor, form:Tensor)->Tensor:
     return (torch.as_tensor(score, dtype=torch.float64) + torch.as_tensor(form, dtype=torch.float64))/2
 
 def mae_judge(form:Tensor, score:Tensor=None,  # 0 to 1; 0 to 1, what it said
-    truth:Tensor=None,      # 0 to 1, what can be checked; NaN where nothing can
-)->Tensor:
+    truth:Tensor=None)->Tensor:  # 0 to 1, what can be checked; NaN where nothing can
     "The format alone, as released; with `truth`, half of it for being right where that can be checked (our addition)."
     form = torch.as_tensor(form, dtype=torch.float64)
     if truth is None: return form

@@ -41,8 +41,7 @@ class SearchRoles(Env):
     def step(self, action): return self.as_player(self.game.step(action))
     def demonstrator(self,
         noise:float=0.,  # chance of a slip: at every hop of the solver, in the relations of the proposer's question
-        generator:Random=None,  # seeded by the caller
-    )->str:                     # an action
+        generator:Random=None)->str:  # seeded by the caller -> an action
         "Who solves takes another relation of the question; who proposes has forgotten by which relations it came."
         if isinstance(self.game, HopSearch): return self.game.demonstrator(noise, generator)
         check_noise(noise, generator, 'demonstrator')
@@ -61,14 +60,12 @@ def known_problem(seed:int, env:HopSearch,  # fixes it; its hops, people and spl
 
 def problems_of(asked:list,  # episodes of the proposer, one for each slot
     earlier:list,    # an earlier problem for each slot, None where there is none
-    known:Callable,  # slot -> a problem
-)->list:             # a task of HopSearch with `answer` and `proposed` for each slot
+    known:Callable)->list:  # slot -> a problem -> a task of HopSearch with `answer` and `proposed` for each slot
     "What the solver tries: the question if it is valid, else an earlier problem, else a known one."
     asks = lambda e: hop_task(e.task, e.turns[-1].text) | dict(answer=e.task['answer'], proposed=1.)
     return [asks(e) if e.success else (earlier[k] or known(k)) | dict(proposed=0.) for k, e in enumerate(asked)]
 
-def judged(e, problem:dict,  # a solver's episode; what it tried
-):                 # the same episode
+def judged(e, problem:dict):  # a solver's episode; what it tried -> the same episode
     "Right is the answer that the proposer was given, whatever the world says."
     said = [parse(turn.text) for turn in e.turns]
     right = bool(said) and e.error is None and said[-1] == ('answer', problem['answer'])
@@ -78,8 +75,7 @@ def judged(e, problem:dict,  # a solver's episode; what it tried
     return e
 
 def rated(asked:list, tried:list,  # episodes of the proposer; of the solver, the same number for each slot
-    faithful:bool,  # as for `success_rate`
-)->list:            # all of them
+    faithful:bool)->list:  # as for `success_rate` -> all of them
     "Every episode with s of its question as `solved`; a valid question that nobody could try counts as broken."
     tries = len(tried)//max(1, len(asked))
     scores = torch.tensor([math.nan if e.error else float(search_solver(e.success, e.columns['answers']))
@@ -194,8 +190,7 @@ def role_by_role(b:Batch, policy,  # as the trainer gives them
     for role in roles: yield of_role(b, role)[b.turns.episode[b.action_turn]], advantage
 
 def proposer_first(step:int, warmup:int=0,  # of the run; updates in which the proposer learns alone
-    **updates_args  # of `role_by_role`
-)->dict:            # fields of the recipe for this step
+    **updates_args)->dict:  # of `role_by_role` -> fields of the recipe for this step
     "A schedule: the solver's tries teach nothing while the proposer warms up."
     return dict(updates_args=updates_args | dict(roles=('proposer',))) if step < warmup else {}
 
@@ -204,8 +199,7 @@ class ProblemPool:
     def __init__(self, policy, seed:int, groups:int=8,  # given by the trainer; of an update
         proposals:int=1,   # for the same answer
         # a problem is kept if at most this share of its tries succeeded; 1 in the script, .5 in the configuration
-        threshold:float=1., every:int=10,  # updates after which the pool is emptied
-    ):
+        threshold:float=1., every:int=10):  # updates after which the pool is emptied
         if not 0 <= threshold <= 1: raise ValueError(f'threshold={threshold}: give a share from 0 to 1')
         check_whole(groups=groups, proposals=proposals, every=every)
         self.seed, self.groups, self.proposals, self.threshold, self.every, self.problems, self.seen = (
@@ -238,8 +232,7 @@ def search_fields(groups:int=16, tries:int=5,  # answers of an update; at each q
     rule:Callable=search_self_play,  # (s, valid) -> reward of a proposal
     faithful:bool=False,  # True: the released credit of a lone proposal, and a quarter of a point is a success
     warmup:int=0,         # updates in which the proposer learns alone
-    **rollout_args        # of `play_search`: asking, players
-)->dict:                  # fields of a recipe
+    **rollout_args)->dict:  # of `play_search`: asking, players -> fields of a recipe
     "Search Self-Play as choices of a recipe: `recipes.grpo(**search_fields())`."
     return dict(name='ssp', paper='Lu et al., 2025, Search Self-Play, arXiv 2510.18821', groups=groups,
         group_size=tries, rollout=play_search,

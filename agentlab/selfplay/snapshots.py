@@ -88,8 +88,7 @@ class Snapshot(Borrowing):
                       metadata=dict(name=self.name, vocabulary=vocabulary_of(self.tokenizer)))
         return path
 
-def load_snapshot(policy, path,  # who lends the modules; what `Snapshot.save` wrote
-)->Snapshot:
+def load_snapshot(policy, path)->Snapshot:  # who lends the modules; what `Snapshot.save` wrote
     "A snapshot from its file. FileNotFoundError, or ValueError for another vocabulary or model."
     from safetensors import safe_open
     if not Path(path).exists():

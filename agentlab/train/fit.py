@@ -192,8 +192,7 @@ class Adapted(nn.Module):
 
 def equipped(model,  # from `blank`
     lora: int = 0,   # rank of the adapter on all linear layers but the vocabulary's; 0: all weights are trained
-    quantise: bool = False,  # NF4 with double quantisation, for the same layers
-):                   # the same model, changed
+    quantise: bool = False):  # NF4 with double quantisation, for the same layers -> the same model, changed
     "The model as it is trained: its linear layers quantised, adapted, or as they are."
     if quantise and not lora:
         raise ValueError(f'quantise=True with lora={lora}: quantised weights cannot be trained. Give the rank of an '
@@ -449,8 +448,7 @@ def largest(found: Counter, count: int = 6)->tuple:
             for (size, what, shape, dtype), times in found.items() if what not in ('weights', 'adapter', 'gradients')]
     return tuple(sorted(rows, key=lambda row: -row[-1])[:count])
 
-def predict(config, settings: Settings|None = None, **changes,  # see `read_config`; of the settings
-)->Memory:
+def predict(config, settings: Settings|None = None, **changes)->Memory:  # see `read_config`; of the settings
     "The memory of a run, from the model's config alone. Downloads at most an unknown config.json."
     s = dataclasses.replace(settings or Settings(), **changes)
     return predicted(*prepared(config, s), s)
@@ -468,8 +466,7 @@ def predicted(model, count: int, s: Settings)->Memory:
 
 UNITS = dict(B=1, KB=2**10, MB=2**20, GB=2**30, TB=2**40)
 
-def parse_bytes(size,  # such as '12GB' or '24 GiB'; a number is bytes
-)->int:
+def parse_bytes(size)->int:  # such as '12GB' or '24 GiB'; a number is bytes
     "Bytes of a memory size. GB and GiB are both 2**30 bytes, as cards are sold."
     if isinstance(size, (int, float)) and not isinstance(size, bool) and size > 0: return int(size)
     found = re.fullmatch(r'\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?\s*', str(size), re.IGNORECASE)
@@ -551,8 +548,7 @@ def memory_of(device)->int|None:
 def check_fits(policy, recipe,  # agentlab.policy.Policy; agentlab.train.Recipe
     gpu = None,         # memory of the card; None: that of the policy's device, and no check on a CPU
     # tokens of an episode; None: the recipe's budget, or the longest context where that is less
-    length: int|None = None, **changes,  # of the settings
-)->Memory|None:
+    length: int|None = None, **changes)->Memory|None:  # of the settings
     "Refuse a run that will not fit before anything is played. ValueError: where memory goes, what would fit."
     have = memory_of(policy.device) if gpu is None else parse_bytes(gpu)
     if have is None: return None

@@ -62,8 +62,7 @@ def _head(run, repo, base, license, tests)->str:
 
 def model_card(run, repo:str,  # Run, or its folder; owner/name
     base:str='',    # the model that was trained, owner/name; empty: what the run says
-    license:str='', # of the base, such as apache-2.0; empty: none is named
-)->str:             # Markdown with a head of YAML
+    license:str='')->str:  # of the base, such as apache-2.0; empty: none is named -> Markdown with a head of YAML
     "What was trained, how, what was measured and what was not. Raises ValueError for a name that is none."
     from jinja2 import Environment, StrictUndefined
     if not _name.fullmatch(repo): raise ValueError(f'repo={repo!r}: give owner/name')
@@ -99,8 +98,7 @@ def _staged(run, folder, card, base, traces):
 def push_to_hub(run, repo:str,  # Run, or its folder; owner/name
     private:bool=True, base:str='', license:str='',  # as for `model_card`
     traces:bool=False,  # send episodes, tests and rows too: all that the model and the environment said
-    api=None,           # huggingface_hub.HfApi; None: one with your own login
-)->str:                 # where it is
+    api=None)->str:  # huggingface_hub.HfApi; None: one with your own login -> where it is
     "Make the repository, upload policy and card. ValueError: no such name, or public though private was asked."
     from huggingface_hub import HfApi
     run, api = run if isinstance(run, Run) else Run(run), api or HfApi()

@@ -53,8 +53,7 @@ def all_gather(t, items: list)->list:
 
 def broadcast(t,           # agentlab.train.Training, or whatever has `rank`, `ranks` and `accelerator`
     compute: Callable,     # function without arguments
-    failures: tuple = (),  # exceptions that all processes are to raise, too
-):                         # what it returned in the first process
+    failures: tuple = ()):  # exceptions that all processes are to raise, too -> what it returned in the first process
     "What the first process computes, in all of them: for answers that may differ from one asking to the next."
     if t.ranks == 1: return compute()
     from accelerate.utils import broadcast_object_list

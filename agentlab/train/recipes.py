@@ -36,8 +36,7 @@ def __getattr__(name: str):
 def __dir__()->list[str]: return sorted({*globals(), *registered})
 
 def load_recipe(name: str,  # a known name, or 'package.module:name' of a function that returns a Recipe
-    **changes,              # fields to change
-)->Recipe:
+    **changes)->Recipe:  # fields to change
     "A recipe by its name. Raises ValueError that lists the known ones."
     if name not in known and ':' not in name:
         raise ValueError(f'recipe={name!r} is unknown. Known: {", ".join(known)}; or your own as package.module:name.')
@@ -53,8 +52,7 @@ def load_recipe(name: str,  # a known name, or 'package.module:name' of a functi
     return made
 
 def in_format(recipe: Recipe,  # its rollouts must take `format`, as `play` does
-    format,  # Plain(), Thinking() or Calls() of agentlab.policy.formats
-)->Recipe:
+    format)->Recipe:  # Plain(), Thinking() or Calls() of agentlab.policy.formats
     "The recipe with a policy that acts in this format, in training and in tests."
     return dataclasses.replace(recipe, rollout=partial(recipe.rollout, format=format),
                                test_rollout=partial(recipe.test_rollout, format=format))

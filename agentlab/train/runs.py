@@ -206,8 +206,7 @@ def _versions()->dict:
 
 def save_checkpoint(run: Run, step: int,  # updates that are behind us
     tensors: dict[str, dict[str, Tensor]],  # file name (without ending): its tensors by name
-    state: dict, keep: int = 2,  # JSON facts to keep with them; checkpoints to leave in the folder
-)->Path:
+    state: dict, keep: int = 2)->Path:  # JSON facts to keep with them; checkpoints to leave in the folder
     "Write a checkpoint under another name, flush it, rename it, and remove the oldest ones."
     from safetensors.torch import save
     final = run.folder / 'checkpoints' / f'{step:06d}'

@@ -80,8 +80,7 @@ TRACKERS = dict(tensorboard=Tracker('tensorboard', to_tensorboard), trackio=Trac
                 wandb=Tracker('wandb', to_wandb), mlflow=Tracker('mlflow', to_mlflow))
 
 def turn_table(batch:Batch, rows:int=200,  # as a run folder keeps it; turns at most
-    limit:int=2000,  # characters of a text
-):                   # pandas table: group, episode, t, read, said, reward, outcome
+    limit:int=2000):  # characters of a text -> pandas table: group, episode, t, read, said, reward, outcome
     "The turns of the group whose outcomes differ most."
     import pandas as pd
     words, between = batch.labels.get('token', {}), batch.labels.get('between', {}).get(0, ' ')

@@ -136,8 +136,7 @@ def as_begun(model, weights: dict):
 
 def for_gpu(recipe: Recipe,
     weights = truncated,  # batch -> (action tokens,) by how much a token counts that another engine drew
-    **changes,            # fields of the recipe, such as lr, budget, max_tokens
-)->Recipe:
+    **changes)->Recipe:  # fields of the recipe, such as lr, budget, max_tokens
     """The recipe for a large model with an adapter: old log-probabilities by the trainer, a loss corrected for the
     sampler, a paged optimiser. Its learning rate is a place to start from."""
     from agentlab.policy.qlora import paged_adamw
@@ -148,8 +147,7 @@ def for_gpu(recipe: Recipe,
                  max_tokens=max(recipe.max_tokens, 32), precision='bf16' if torch.cuda.is_available() else 'no')
     return dataclasses.replace(recipe, **large | changes)
 
-def for_pretrained(recipe: Recipe, **changes,  # fields of the recipe, such as lr, groups, temperature
-)->Recipe:
+def for_pretrained(recipe: Recipe, **changes)->Recipe:  # fields of the recipe, such as lr, groups, temperature
     """The recipe for a pretrained model with an adapter on a small machine: an adapter's learning rate, groups of six,
     actions of more tokens.
 
@@ -532,8 +530,7 @@ metric('test_sampled', 'success on held-out tasks, tokens sampled at the tempera
 
 def evaluate(policy, env, tasks: int = 512,  # held-out tasks
     greedy: bool = True,  # the likeliest token each time; False: sampled at `temperature`
-    seed: int = 0, rollout=play, temperature: float = 1., **budget,  # of `rollout`: max_turns, max_tokens
-)->float:
+    seed: int = 0, rollout=play, temperature: float = 1., **budget)->float:  # of `rollout`: max_turns, max_tokens
     """Success on held-out tasks: different ones of the environment's test split, or fixed seeds where it has no
     splits. An episode that ends with an error has failed; raises RuntimeError where all do."""
     return solved(ends(held_out(policy, env, tasks, greedy, seed, rollout, temperature=temperature, **budget)))
@@ -600,8 +597,7 @@ def computed(recipe: Recipe)->list[str]:
 
 def with_computed(played: Batch,  # what a run folder keeps
     learned: Batch|None, # what the step made of it, with some tokens missing and past ones joined; None: it was skipped
-    names: list[str],     # token columns of `learned`
-)->Batch:
+    names: list[str])->Batch:  # token columns of `learned`
     "What was played with what was computed about it; NaN for a token that nothing was learned from."
     nothing = torch.full((len(played.actions),), torch.nan)
     if learned is None or not len(learned.actions): return played.with_action(**dict.fromkeys(names, nothing))
@@ -765,8 +761,7 @@ def train(policy, env,  # agentlab.policy.Policy, whose weights are changed; an 
     should_stop = None,
     # show a progress bar; refuse a model that will not fit on its GPU (agentlab.train.fit)
     progress: bool = True, check: bool = True,
-    players = None,  # of a recipe with `ahead`: agentlab.rollout.here(...) or on_actors(...); None: a thread here
-)->Run:
+    players = None)->Run:  # of a recipe with `ahead`: agentlab.rollout.here(...) or on_actors(...); None: a thread here
     "Train a policy by a recipe. Writes the run folder as it goes; refuses what cannot work before anything is played."
     # threads cost a tiny model more than they give
     if policy.device.type == 'cpu' and policy.model.num_parameters() < 10**7: torch.set_num_threads(1)

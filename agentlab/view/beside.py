@@ -15,8 +15,7 @@ from .web import Html, filled, sheet
 __all__ = ['BESIDE_CSS', 'two_of', 'same_tasks', 'side_by_side']
 
 # %% ../../nbs/view/09_side_by_side.ipynb #d96
-def two_of(source,  # run folder, Run, or [(name, Batch), (name, Batch)]
-)->list:            # two (name, Batch)
+def two_of(source)->list:  # run folder, Run, or [(name, Batch), (name, Batch)] -> two (name, Batch)
     "What is to be compared. Raises ValueError where there are not two."
     from agentlab.train.runs import Run
     if not isinstance(source, (Run, str, Path)):
@@ -44,8 +43,7 @@ def _games(batch)->dict:
     found = {g: min(collect(batch, nothing, g), key=lambda r: r.episode) for g in groups}
     return {g: r for g, r in found.items() if r.tiles}
 
-def same_tasks(before, after,  # Batch
-)->list:  # (number, rollout before, rollout after) of every task in both
+def same_tasks(before, after)->list:  # Batch -> (number, rollout before, rollout after) of every task in both
     "Games of the same task; those that end differently come first. Raises ValueError where there is none."
     one, two = _games(before), _games(after)
     read = lambda games: {tuple(r.tiles[0].context): g for g, r in reversed(games.items())}

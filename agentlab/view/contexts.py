@@ -49,8 +49,7 @@ def context_windows(batch: Batch,
     by: Tensor|None = None,  # (turns,) whole numbers: what an action is coloured by; default: its seat
     names: dict|None = None,  # number of `by` -> its name
     rows: list[str]|None = None,  # a name for each row; default: its seat and its window
-    width: int = 760,       # pixels
-):                          # plotly figure
+    width: int = 760):  # pixels -> plotly figure
     "A bar per context window: grey is read, colour said, hatched said and not learned. ValueError: wrong counts."
     go = needed('plotly.graph_objects', 'lab', 'context_windows')
     keys, names = _names(batch, by, names)

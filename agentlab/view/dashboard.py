@@ -74,8 +74,7 @@ def _pane(name: str, panel)->Pane:
     return Pane(name, panel.heading, whole, unit, tuple((f'{name}_{kind}', kind) for kind in kinds), panel.log,
                 panel.optional)
 
-def panes(compared:bool=False,  # of several runs: lines where one run has a table
-)->tuple:  # of `Pane`
+def panes(compared:bool=False)->tuple:  # of several runs: lines where one run has a table -> of `Pane`
     "A pane for every metric that declares a panel (agentlab.metrics), in their order."
     declared = declared_panels()
     tables = {panel.table_of: name for name, panel in declared.items() if panel.table_of}
@@ -88,8 +87,7 @@ def _at(row, missing=-1)->float:
     step = _number(row.get('step'))
     return step if math.isfinite(step) else missing
 
-def measured(rows:list,  # row log
-)->dict:  # metric -> (rows,) float; NaN where there is no finite number
+def measured(rows:list)->dict:  # row log -> metric -> (rows,) float; NaN where there is no finite number
     "Every metric that a pane draws as a line. `entropy` is the mean of its turns where a row has none."
     drawn = panes()
     found = {pane.name: column(rows, pane.name) for pane in drawn if not pane.lines}
@@ -100,8 +98,7 @@ def measured(rows:list,  # row log
     return {name: np.where(np.isfinite(y), y, math.nan) for name, y in found.items() if name != 'entropy_by_turn'}
 
 def curves(rows:list, points:int=300,  # most points of a curve
-    first:int=0,  # place of the first of these rows in the whole log
-)->dict:          # metric -> (x, y), numpy
+    first:int=0)->dict:  # place of the first of these rows in the whole log -> metric -> (x, y), numpy
     "The curves of a row log, thinned."
     steps = steps_of(rows, first)
     return {name: thin(steps, y, points) for name, y in measured(rows).items()}
@@ -175,8 +172,7 @@ LOOKS = (  # colour, dash, mark, in words
      'pink, long dashes, crosses'),
     ('#868c94', '13 3 2 3', 'M0,4L4,-3.4H-4z', 'grey, long dash and dot, triangles that point down'))
 
-def several(what,  # what `watch` was given
-)->bool:
+def several(what)->bool:  # what `watch` was given
     "Whether these are several runs: a dictionary, or a list of anything but rows."
     return isinstance(what, dict) or (isinstance(what, (list, tuple)) and any(not isinstance(x, dict) for x in what))
 
@@ -270,8 +266,7 @@ def time_left(rows:list, total:int|None,  # row log with `seconds`; updates of t
     return float(np.nanmedian(seconds))*max(0, total - 1 - _at(rows[-1], len(rows) - 1))
 
 def status_text(rows:list, state:str,  # 'running', 'stopped', ...
-    total:int|None=None, error:str='',  # updates of the whole run; what went wrong
-)->str:                   # one line, not yet escaped
+    total:int|None=None, error:str='')->str:  # updates of the whole run; what went wrong -> one line, not yet escaped
     "State, step, time left, success, errors."
     parts = [state]
     if rows: parts.append(f"update {_at(rows[-1], len(rows) - 1) + 1:.0f}" + (f' of {total}' if total else ''))
@@ -311,8 +306,7 @@ class Started:
         else: self._loop.call_soon_threadsafe(act)
     def _runs(self)->dict: return {'': self}
     def draw(self, force:bool=False,  # draw even if nothing is new or the last frame is too recent
-        box=None,  # the widget while it is being made
-    )->bool:       # whether a frame was drawn
+        box=None)->bool:  # the widget while it is being made -> whether a frame was drawn
         "Bring the widget up to date with the row logs, at most `fps` times a second. Call it from the event loop only."
         runs = list(self._runs().values())
         for run in runs: run._read()
@@ -397,8 +391,7 @@ class RowLog(Started):
         self._flag.set()
         if self.state in ('running', 'watching', 'asked to stop'): self.state = 'stopping'
 
-def takes_resume(function,  # anything that can be called
-)->bool:
+def takes_resume(function)->bool:  # anything that can be called
     "Whether a function has an argument `resume`: then it can be gone on with."
     try: return 'resume' in inspect.signature(function).parameters
     except (TypeError, ValueError): return False
@@ -433,8 +426,7 @@ class Asking(RowLog):
         return (self.state not in ('stopped', 'failed') and self.path is not None and self.path.exists()
                 and time.time() - self.path.stat().st_mtime < patience)
 
-def resume_command(folder,  # run folder
-)->str:  # one line, for a terminal or for Python
+def resume_command(folder)->str:  # run folder -> one line, for a terminal or for Python
     "What to type to go on with a run."
     folder = Path(folder)
     try: words = _shell_words(json.loads((folder/'run.json').read_text())['facts'])
@@ -473,8 +465,7 @@ class Running(Asking):
     "The work: a function in a thread, or a row log that somebody else writes."
     def run(self, function,  # called as function(on_row=..., should_stop=...) in a thread of its own
         recorder=None,       # anything with append(row): gets every row, on the event loop
-        **more,              # further arguments of the function, such as resume=True
-    ):                       # await it for what the function returned
+        **more):  # further arguments of the function, such as resume=True -> await it for what the function returned
         "Run a function in a thread and draw the rows it reports. Raises what the function raises."
         self._flag.clear()  # now, not when the work begins: a stop between the two counts
         return self._work(function, recorder, more)
@@ -517,8 +508,7 @@ class Running(Asking):
         "What holds at the start of `run` and `follow`."
         self.state, self.error, self.hint, self._asked, self._recorder, self._loop = (state, '', '', None, recorder,
                                                                                       asyncio.get_running_loop())
-    def follow(self, every:float=.5,  # seconds between two looks at the file
-    ):  # await it for the rows
+    def follow(self, every:float=.5):  # seconds between two looks at the file -> await it for the rows
         "Draw a log that somebody else writes, until its last update, the run's asked-for stop, or Stop is pressed."
         self._flag.clear()
         return self._watch(every)
@@ -651,8 +641,7 @@ class Overlay(Started):
         self.draw(force=True, box=board)
         return board
     def _runs(self)->dict: return self.runs
-    def follow(self, every:float=.25,  # seconds between two looks
-    ):  # await it for name -> rows
+    def follow(self, every:float=.25):  # seconds between two looks -> await it for name -> rows
         "Start what does not run, follow the rest, draw until all end. A run's error stands in its status line."
         return self._watch(every)
     async def _watch(self, every):

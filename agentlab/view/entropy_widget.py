@@ -41,8 +41,7 @@ def pull(objective,  # logp, batch, advantage, entropy -> (action tokens,) loss
 
 def shaped(shape,    # batch, advantage -> advantage
     objective=None,  # the loss that reads the shaped advantage; None: clip
-    **arguments,     # of the shape
-):                   # an objective
+    **arguments):  # of the shape -> an objective
     "A shape of advantages as a controller."
     from agentlab.objective import clip
     objective = objective or clip
@@ -61,8 +60,7 @@ def plain(logp, batch, advantage, entropy=None):
 
 def kinds(slope, reference,  # (action tokens,) derivative of a controller, and of what it is compared with
     counts,           # (action tokens,) bool: has weight in the loss
-    near:float=1e-6,  # relative difference that counts as none
-)->list:              # a key of `KINDS` for every token
+    near:float=1e-6)->list:  # relative difference that counts as none -> a key of `KINDS` for every token
     "What a controller did to every token."
     g, g0 = np.asarray(slope, float), np.asarray(reference, float)
     with np.errstate(divide='ignore', invalid='ignore'): share = g/g0
@@ -153,8 +151,7 @@ class Effect:
         return f'×{share:.2f}' if kind == 'scaled' else f'⇄{-share:.2f}' if kind == 'reversed' else KINDS[kind]
 
 def effects(controllers:dict, now:Present,  # name -> objective; from `present`
-    advantage, reference=plain,  # objective that they are compared with
-)->dict:                         # name -> Effect
+    advantage, reference=plain)->dict:  # objective that they are compared with -> name -> Effect
     "What every controller does to every token. One that lacks a column has a `problem` instead."
     counts = (now.batch.action('weight') > 0).cpu().numpy()
     base = pull(reference, now.logp, now.batch, advantage, now.entropy)[0].cpu().numpy()
@@ -168,8 +165,7 @@ def effects(controllers:dict, now:Present,  # name -> objective; from `present`
         found[name] = Effect(slope, opening, share, kinds(slope, base, counts))
     return found
 
-def points(n:int, like=None,  # tokens; Batch: other columns get their median there
-)->object:         # Batch
+def points(n:int, like=None)->object:  # tokens; Batch: other columns get their median there -> Batch
     "A batch of n episodes of one turn and one token."
     import torch
     from agentlab.episodes import Batch, Episode, Turn
@@ -217,8 +213,7 @@ class Region:
 def region(objective, advantages=(-1., 1.),  # logp, batch, advantage, entropy -> loss; where to ask
     span:tuple=(.25, 4.),  # ratios between which to ask
     old:float=-1.,         # log-probability of the tokens before the update: some bounds depend on it
-    like=None, cells:int=96,  # Batch whose columns have the median there; ratios of the grid
-)->Region:
+    like=None, cells:int=96)->Region:  # Batch whose columns have the median there; ratios of the grid
     "The region of zero gradient, found by asking the objective."
     x = np.exp(np.linspace(math.log(span[0]), math.log(span[1]), cells))
     y = np.asarray(advantages, float)
@@ -544,8 +539,7 @@ def _controllers_html(lab)->Html:
 
 def entropy_lab_html(run,  # EntropyLab, or what it takes first
     style:bool=True,       # bring the style sheet along; a page of several pictures needs it once
-    **how                  # further arguments of EntropyLab
-)->Html:                   # a fragment without scripts or links
+    **how)->Html:  # further arguments of EntropyLab -> a fragment without scripts or links
     "The lab as HTML without JavaScript."
     lab = run if isinstance(run, EntropyLab) else EntropyLab(run, **how)
     message = f'<p class="al-el-note">{safe(lab.message, 400)}</p>' if lab.message else ''

@@ -576,8 +576,7 @@ def _beside(runs, summaries)->dict:
 def opened_html(opened:Opened|list,  # what `open_run` gave; several: side by side first, then each
     steps:int=4,     # steps to draw, spread evenly from the first to the last
     groups:int=6, rows:int=16,  # groups of a step to draw; completions of a group to draw
-    limit:int=2000,  # characters of a text to draw
-)->Html:             # a whole page without scripts or links to elsewhere
+    limit:int=2000)->Html:  # characters of a text to draw -> a whole page without scripts or links to elsewhere
     "Dumps on one page: what they say, their steps, and groups by task with rewards and texts."
     runs = opened if isinstance(opened, list) else [opened]
     summaries = [run.summary() for run in runs]

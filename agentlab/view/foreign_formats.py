@@ -135,8 +135,7 @@ def _read_results(row, path)->list[Sample]:
                    more=_rest(row.get('metrics') or {}) | _rest(row, 'reward', 'example_id', 'is_truncated'),
                    truncated=cut if isinstance(cut, bool) else None)]
 
-def trace_files(path, notes:list,  # a folder; what is not read is told here
-)->list:               # files with traces, by step
+def trace_files(path, notes:list)->list:  # a folder; what is not read is told here -> files with traces, by step
     "The traces of prime-rl below a run folder."
     found = sorted({p for base in (path, path/'traces', path/'rollouts') for depth in ('*', '*/*')
                     for p in (*base.glob(f'step_*/{depth}/traces.jsonl'),

@@ -39,8 +39,7 @@ def recorded_group():  # pandas table, a row per turn: group, episode, t, state,
 def turn_grid(batch: Batch,
     panels: dict[str, Tensor],  # title -> a value per turn, or per action token (its mean over the turn is drawn)
     words: list[str]|None = None,  # a word for every turn, written into its cell
-    limit: float|None = None,  # value of the strongest colour; default: the largest there is
-):  # plotly figure
+    limit: float|None = None):  # value of the strongest colour; default: the largest there is -> plotly figure
     "Episodes by turns, one panel above the other on one scale: blue is praise, orange is blame, white is zero."
     make_subplots = needed('plotly.subplots', 'lab', 'turn_grid').make_subplots
     from agentlab.view.run_report import BLAME, PRAISE

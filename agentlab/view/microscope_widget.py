@@ -269,8 +269,7 @@ def _outcomes(frame, texts):
     sums = frame.groupby('episode').reward.sum()
     return frame.assign(outcome=[float(said.get(e, sums[e])) for e in frame.episode]) if said else frame
 
-def read_cells(cells:list,  # a dictionary per turn: column -> text
-):  # pandas table of turns
+def read_cells(cells:list):  # a dictionary per turn: column -> text -> pandas table of turns
     "The table that was typed. Raises ValueError that names row and column of what cannot be read."
     import pandas as pd
     lines = [{name: str(text).strip() for name, text in line.items()} for line in cells]
@@ -284,8 +283,7 @@ def read_cells(cells:list,  # a dictionary per turn: column -> text
     return frame.assign(**{name: frame[name].astype('int64') for name in frame if name not in FIELDS
                            and (frame[name] % 1 == 0).all() and name in ('tag', 'action', 'switch', 'part')})
 
-def to_cells(turns,  # table of turns
-)->list:             # a dictionary per turn: column -> text
+def to_cells(turns)->list:  # table of turns -> a dictionary per turn: column -> text
     "The table as text, one dictionary per turn; the inverse of `read_cells`."
     names = [*FIELDS, *(c for c in turns.columns if c not in FIELDS)]
     def text(value):

@@ -96,8 +96,7 @@ def _unsayable(policy, context, text, ids, known, max_tokens)->str:
     return 'no room left in its context' if len(context) + len(ids) > policy.max_context else ''
 
 def seated(policy,  # None, one policy or function (env, generator) -> text for every seat, or {seat: player}
-    seats: tuple,   # of the environment
-)->dict:            # {seat: player}
+    seats: tuple)->dict:  # of the environment -> {seat: player}
     "Who sits where. Raises ValueError that names the seat or the player and the remedy."
     from agentlab.rollout.players import cast
     players = {} if policy is None else dict(policy) if isinstance(policy, dict) else dict.fromkeys(seats, policy)
@@ -105,8 +104,7 @@ def seated(policy,  # None, one policy or function (env, generator) -> text for 
     return cast(players, seats, 1, size)[0]
 
 def own_seats(seat,  # None: the first; a name; several names; () for nobody
-    seats: tuple, players: dict,  # {seat: player}
-)->tuple:            # the seats that are yours
+    seats: tuple, players: dict)->tuple:  # {seat: player} -> the seats that are yours
     "Your seats: those asked for and those where nobody sits; none at all if you only watch."
     asked = (seats[0],) if seat is None else (seat,) if isinstance(seat, str) else tuple(seat)
     for name in asked:
@@ -127,8 +125,7 @@ class Table:
         temperature: float = 1., max_tokens: int = 16,  # of the policy's answers
         sampling: int = 0,  # seed of the policy's answers, as `seed` of `agentlab.rollout.play`
         # system message of the policy; None: the environment's guide, if the policy knows its words; '': none
-        system: str|None = None, limit: float|None = None,  # seconds for one call of an environment
-    ):
+        system: str|None = None, limit: float|None = None):  # seconds for one call of an environment
         self.model = env if hasattr(env, 'seats') and not isinstance(env, type) else env()
         self.players = seated(policy, self.model.seats)
         speaker = next((p for p in self.players.values() if hasattr(p, 'chat')), None)
@@ -520,8 +517,7 @@ class Play(Shown, Pictured):
                                    Completion(ids, *numbers, 'stop'), kind, turn.observation))
         return play.show()
 
-def recorded_env(episodes: list,  # of one game, one per seat
-):  # an environment that answers what was recorded
+def recorded_env(episodes: list):  # of one game, one per seat -> an environment that answers what was recorded
     "The record of a game as an environment. It knows only the texts that were said."
     from agentlab.env.protocol import Env, EnvError, Step
     turns = sorted(((t, e) for e in episodes for t in e.turns), key=lambda pair: pair[0].t)

@@ -21,8 +21,7 @@ _halves = re.compile('[\udc80-\udcff]{2,}')
 def _letters(halves: str)->str: return halves.encode('utf-8', 'surrogateescape').decode('utf-8', 'surrogateescape')
 
 def joined(texts: Iterable[str],  # texts of neighbouring tokens
-    between: str = '',  # what stands between two of them
-)->str:
+    between: str = '')->str:  # what stands between two of them
     "The text of several tokens. Half letters that meet become the letter; those that do not stay as they are."
     return _halves.sub(lambda met: _letters(met[0]), between.join(texts))
 
@@ -69,8 +68,7 @@ def space_between(words: dict)->str:
     "A space if no token text brings one along: the guess for batches that do not say it."
     return '' if any(' ' in text.strip('\n') for text in words.values()) else ' '
 
-def lexicon(batch,  # Batch
-)->Lexicon:
+def lexicon(batch)->Lexicon:  # Batch
     "What the labels of a batch say of its tokens."
     words = batch.labels.get('token', {})
     between = batch.labels.get('between', {}).get(0)
@@ -141,8 +139,7 @@ def part_names()->dict:
 def thought()->int: return next(code for code, name in part_names().items() if name == 'thought')
 
 def laid_out(pieces: list, controls: bool = False,  # Piece of every token of a turn; draw control tokens too
-    opened: bool = False,   # draw long thoughts token by token
-)->list:                    # Piece or Fold, in their order
+    opened: bool = False)->list:  # draw long thoughts token by token -> Piece or Fold, in their order
     "What of a turn is drawn."
     found = []
     for piece in pieces:

@@ -330,8 +330,7 @@ def group_html(batch,     # Batch; token texts from batch.labels['token']
                   rollouts=[_whole(rollout, scale) for rollout in (rollouts if details else ())], linked=details,
                   unfolded=unfolded, **_key(scale))
 
-def pick_group(batch,  # Batch
-)->int:                # key in batch.episodes.group
+def pick_group(batch)->int:  # Batch -> key in batch.episodes.group
     "The group with most to see: successes nearest to half, else the widest spread of outcomes."
     keys, outcome = batch.episodes.group.cpu().numpy(), np.nan_to_num(batch.episodes.outcome.cpu().numpy())
     if not len(keys): raise ValueError('this batch has no episodes, so there is no group to show')
@@ -349,8 +348,7 @@ def browser()->str|None:
 
 def png(page:str, width:int=900,  # HTML: a fragment such as `group_html` gives, or a whole page; pixels
     scheme:str='light',  # 'light' or 'dark'
-    scale:float=1.       # of the picture: .75 is three quarters as wide
-)->bytes:                # PNG
+    scale:float=1.)->bytes:  # of the picture: .75 is three quarters as wide -> PNG
     "A photograph of HTML by headless Chromium, as high as its content. Raises RuntimeError where there is no Chromium."
     program = browser()
     if program is None: raise RuntimeError('a photograph needs Chromium: apt-get install chromium')
@@ -388,8 +386,7 @@ def photo(page:str, width:int=1000,  # HTML; pixels of the page
     return Image(shown)
 
 def ticks(low:float, high:float,  # smallest value to show; largest value to show
-    count:int=4,      # about how many steps
-)->list[float]:       # round values, the first <= low and the last >= high
+    count:int=4)->list[float]:  # about how many steps -> round values, the first <= low and the last >= high
     "Round axis values: steps of 1, 2 or 5 times a power of ten."
     if not high > low:
         pad = abs(low)*.1 or 1.
@@ -418,8 +415,7 @@ def power(value:float)->str:
 
 def thin(x,          # (n,) positions, rising
     y,               # (n,) values; NaN where there is none
-    points:int=300,  # most points to keep
-)->tuple:            # x and y at the kept points
+    points:int=300)->tuple:  # most points to keep -> x and y at the kept points
     "At most `points` of a curve. Each bucket keeps its lowest and highest, so no spike is lost; both ends stay."
     x, y = np.asarray(x, float), np.asarray(y, float)
     if points < 4: raise ValueError(f'points={points}: a curve needs at least 4')
@@ -457,8 +453,7 @@ class Frame:
         return round(self.height - self.bottom
                      - (value - low)/((high - low) or 1)*(self.height - self.top - self.bottom), 1)
 
-def number(value:float, digits:int=3,  # any float; significant digits
-)->str:
+def number(value:float, digits:int=3)->str:  # any float; significant digits
     "A number in a few characters, thousands as k and M."
     if value is None or not math.isfinite(value): return '–'
     for size, unit in ((1e9, 'G'), (1e6, 'M'), (1e4, 'k')):
@@ -510,8 +505,7 @@ def framed(xs, yticks, size, log=False)->Frame:
     return Frame(ends, tuple(map(math.log10, high)) if log else high, *size, log=log)
 
 def titled(svg:str,  # a picture; other HTML stays as it is
-    title:str, words:str,  # what it shows; what there is to see in it
-)->str:
+    title:str, words:str)->str:  # what it shows; what there is to see in it
     "An <svg> with a title and a description, for those who hear it."
     if not svg.startswith('<svg'): return svg
     head, _, rest = svg.partition('>')
@@ -542,8 +536,7 @@ def heat_svg(columns, matrix,  # (n,) what a column is: steps; (n, turns) values
                   xs=[(frame.px(i + .5), columns[i]) for i in range(0, len(columns), each)],
                   ys=[(frame.py(t + .5), 'turn '*(t == 0) + str(t)) for t in range(0, matrix.shape[1], every)])
 
-def column(rows:list, name:str,  # metric
-)->np.ndarray:  # (rows,) float, NaN where a row has no such number
+def column(rows:list, name:str)->np.ndarray:  # metric -> (rows,) float, NaN where a row has no such number
     "One metric of a row log."
     return np.array([float(v) if isinstance(v := row.get(name), (int, float)) else math.nan for row in rows])
 
@@ -627,8 +620,7 @@ class Finding:
     total: int = 0
     grave: bool = True  # one is too many; else some are part of life
 
-def integrity(batches:list,  # batches of a run
-)->list[Finding]:  # one per check, in the order of `CHECKS`
+def integrity(batches:list)->list[Finding]:  # batches of a run -> one per check, in the order of `CHECKS`
     "Count what should not be there."
     findings = []
     for name, (what, meaning, check, grave) in CHECKS.items():
@@ -660,8 +652,7 @@ def definition(name:str,  # metric
                       if part not in ('', '-', None))
 
 def wilson(wins:float, n:int,  # successes; trials, > 0
-    z:float=1.96,       # normal quantile of the interval
-)->tuple:               # (low, high), inside [0, 1]
+    z:float=1.96)->tuple:  # normal quantile of the interval -> (low, high), inside [0, 1]
     "Wilson's interval of a proportion (1927): sensible at 0 and n, where the normal one has no width."
     share = wins/n
     middle, half = share + z*z/(2*n), z*math.sqrt(share*(1 - share)/n + z*z/(4*n*n))
@@ -872,8 +863,7 @@ def _credit(batches, name, function)->list:
         cards.append(card)
     return cards
 
-def row_findings(rows:list,  # row log
-)->list[Finding]:
+def row_findings(rows:list)->list[Finding]:  # row log
     "What the row log says: skipped updates, metrics not finite, the largest gap of sampler and trainer."
     gaps, skipped = column(rows, 'sampler_gap'), [row for row in rows if row.get('skipped')]
     floats = [v for row in rows for v in row.values() if isinstance(v, float)]
@@ -885,8 +875,7 @@ def row_findings(rows:list,  # row log
                     'the policy that is trained is not the one that played',
                     int((gaps > .5).sum()) if np.isfinite(gaps).any() else None, int(np.isfinite(gaps).sum()))]
 
-def document(title:str, body:str,  # for the browser's tab; HTML, put in as it is
-)->Html:       # a whole page
+def document(title:str, body:str)->Html:  # for the browser's tab; HTML, put in as it is -> a whole page
     "A page that carries everything it needs and forbids the browser to fetch or run anything."
     return filled('page', title=title, css=Html(CSS + PAGE_CSS), body=Html(body))
 
@@ -926,8 +915,7 @@ def first_whole(load, steps,  # step -> Batch; in the order in which they are tr
 def report(run_folder, out=None,  # file to write; None is report.html in the folder
     estimator=None,    # function of a batch, or a name in agentlab.credit; None is the one of the run's recipe
     definitions=None,  # metric -> (what it is, estimator, unit); None is the trainer's table
-    checked:int=12,    # how many saved steps to check, spread evenly over the run
-)->Path:               # the page
+    checked:int=12)->Path:  # how many saved steps to check, spread evenly over the run -> the page
     "A run as one HTML page: no scripts, nothing fetched. FileNotFoundError: no run; ValueError: a newer schema."
     from agentlab.episodes import atomic
     from agentlab.train.runs import Run

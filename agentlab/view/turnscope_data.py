@@ -201,8 +201,7 @@ def _quantity(played, mode, at, advantage=None)->np.ndarray:
     return np.expm1(d) - d
 
 def clipped(ratio, advantage,  # (tokens,) new over old probability; (tokens,)
-    eps:float,      # half width of the clip range
-)->np.ndarray:      # (tokens,) bool
+    eps:float)->np.ndarray:  # half width of the clip range -> (tokens,) bool
     "Tokens whose gradient the clip stops: praised and already beyond 1 + eps, or blamed and below 1 - eps."
     ratio, advantage = np.asarray(ratio, float), np.asarray(advantage, float)
     return (advantage > 0) & (ratio > 1 + eps) | (advantage < 0) & (ratio < 1 - eps)
@@ -287,8 +286,7 @@ def _opened_source(opened)->Source:
     rows = [dict(step=r.step if r.step is not None else 0, reward=r.reward) for r in opened.summary().itertuples()]
     return Source(f'{opened.path.name} ({opened.format})', opened.steps, opened.batch, rows, None, opened.missing)
 
-def source_of(source,  # run folder, Run, `Opened`, list of (step, Batch), or a Batch
-)->Source:
+def source_of(source)->Source:  # run folder, Run, `Opened`, list of (step, Batch), or a Batch
     "What TurnScope reads. Raises ValueError for something else, FileNotFoundError for a folder that is not there."
     from agentlab.episodes import Batch
     from agentlab.train.runs import Run

@@ -108,8 +108,7 @@ def turnscope_html(source, estimators:dict|None=None,  # as for `turnscope`; nam
     first:str|None=None, second:str|None=None,  # estimator to show; estimator to pin beside it
     step:int|None=None,     # step; None: the last that was saved
     beside:int|None=None,   # another step that holds the same task
-    limit:int=1500,         # tokens of a group that are drawn
-)->Html:                    # a fragment without scripts or links to elsewhere
+    limit:int=1500)->Html:  # tokens of a group that are drawn -> a fragment without scripts or links to elsewhere
     "The twin of `turnscope`. Raises ValueError where an estimator cannot read the step."
     scope = TurnScope(source, estimators, first, step)
     if first and scope.played: scope.estimate(first)

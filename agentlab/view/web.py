@@ -65,15 +65,13 @@ def _token(text)->str:
 
 STATIC, TEMPLATES = (files('agentlab')/'view'/name for name in ('static', 'templates'))
 
-def sheet(*names,  # style sheets of agentlab/view/static, without their ending
-)->str:            # CSS
+def sheet(*names)->str:  # style sheets of agentlab/view/static, without their ending -> CSS
     "Several style sheets on one line and without comments, since a picture that a notebook keeps holds them as text."
     text = '\n'.join((STATIC/f'{name}.css').read_text(encoding='utf-8') for name in names)
     text = re.sub(r'/\*.*?\*/', '', text, flags=re.DOTALL)
     return re.sub(r'\s*\n\s*', ' ', re.sub(r'([{};,])\s*\n\s*', r'\1', text)).strip()
 
-def script(*names,  # scripts of agentlab/view/static, without their ending
-)->str:             # JavaScript
+def script(*names)->str:  # scripts of agentlab/view/static, without their ending -> JavaScript
     "One module of several files: without their import lines, since a widget is one module."
     text = '\n'.join((STATIC/f'{name}.js').read_text(encoding='utf-8') for name in names)
     return re.sub(r'^import [^;]*;\n', '', text, flags=re.MULTILINE)
@@ -102,14 +100,12 @@ def _pages():
     return pages
 
 def filled(name:str,  # template of agentlab/view/templates, without its ending
-    **values,         # what it shows: text is escaped, `Html` is not
-)->Html:
+    **values)->Html:  # what it shows: text is escaped, `Html` is not
     "A template with its places filled in. A place that nobody filled raises jinja2.UndefinedError."
     return Html(_pages().get_template(f'{name}.html').render(values))
 
 def lab_packages(what:str, instead:str,  # who needs them; a call that does without
-    *names,                 # of packages
-)->list:                    # the packages
+    *names)->list:  # of packages -> the packages
     "Packages of the extra `lab`. Raises ImportError that names the one that is missing, and what to do."
     try: return [import_module(name) for name in names]
     except ImportError as e:
@@ -132,8 +128,7 @@ class Computed(Shown):
             self.message = ''
         except ValueError as e: self.message = f'Not redrawn: {e}'
         if 'widget' in vars(self): self._show()
-    def hear(self, control, act,  # of ipywidgets; called with its new value, before the view is drawn
-    ):        # the control
+    def hear(self, control, act):  # of ipywidgets; called with its new value, before the view is drawn -> the control
         "Let somebody move a control."
         def changed(change):
             if self._quiet: return

@@ -1,0 +1,118 @@
+"Studies of practice: games that end early, what a budget buys, what is imitated and what is played."
+import math
+
+import numpy as np
+import pytest
+
+from agentlab.env import GuessNumber, KeyDoor, TextEnv
+from agentlab.episodes import Batch
+from agentlab.policy import tiny_policy
+from agentlab.policy.tiny import demonstrate, warm_start
+from agentlab.rollout.turns import ExpertLimit, expert_turns
+from agentlab.train.practice import cascade, divided, longest, proposed
+from small import small_policy
+
+
+@pytest.mark.parametrize('factor', [1, 1.5, 3])
+def test_every_task_has_its_own_limit(factor):
+    env, found = ExpertLimit(KeyDoor(), factor), set()
+    for seed in range(8):
+        env.reset(seed)
+        way = expert_turns(env.env)
+        found.add(env.limits[0])
+        turns = 0
+        while True:
+            turns += 1
+            step = env.step('wait')
+            if step.done: break
+        assert turns == min(math.ceil(factor*way), env.horizon) and step.info['truncated'] and not step.info['success']
+    assert len(found) > 2
+
+
+def test_the_limit_of_a_task_is_that_of_the_task():
+    "A given task is counted, not the one that the seed would draw."
+    env, house = ExpertLimit(KeyDoor(), 1), KeyDoor()
+    for task in house.tasks('test', 5):
+        house.reset(0, task)
+        env.reset(0, task)
+        assert env.limits == (expert_turns(house),)
+
+
+def test_an_expert_that_never_ends():
+    class Endless(KeyDoor):
+        def expert(self, noise=0., generator=None): return 'wait'
+    env = Endless()
+    env.reset(1)
+    with pytest.raises(ValueError, match='has not ended the game in 5 turns'): expert_turns(env, 5)
+    with pytest.raises(TypeError, match='no expert'): ExpertLimit(TextEnv())
+    for factor in (.9, math.nan):
+        with pytest.raises(ValueError, match='factor='): ExpertLimit(GuessNumber(), factor)
+
+
+def test_activevln_plays_and_updates(tmp_path):
+    "Games of one update end at different turns, and what is learned from them changes the policy."
+    from agentlab.train import load_recipe, train
+    policy = tiny_policy(KeyDoor(), progress=False)
+    before = [p.detach().clone() for p in policy.model.parameters()]
+    made = load_recipe('grpo', steps=2, groups=4, group_size=4, max_turns=40, test_tasks=0)
+    run = train(policy, ExpertLimit(KeyDoor(), 1), made, tmp_path, progress=False)
+    lengths = np.bincount(run.episodes(0).turns.episode)
+    assert lengths.max() <= KeyDoor().horizon and len(set(lengths)) > 1
+    assert any((a != b).any() for a, b in zip(before, policy.model.parameters()))
+
+
+def test_imitation_of_given_games_and_of_no_others():
+    house = KeyDoor()
+    policy = small_policy(house)
+    games = demonstrate(house, policy.chat, range(3), noise=0.)
+    batch = Batch.from_episodes(games)
+    first = policy.logprobs(batch)[0].mean()
+    warm_start(policy, None, 20, shown=games, lr=3e-3, warmup=2)
+    assert policy.logprobs(batch)[0].mean() > first/2  # nearer to 0
+    with pytest.raises(ValueError, match='shown is empty'): warm_start(policy, None, 1, shown=[])
+
+
+def test_the_longest_games_that_were_won():
+    house = KeyDoor()
+    games = demonstrate(house, small_policy(house).chat, range(40), noise=.3)
+    chosen = longest(games, 5)
+    assert all(game.success for game in chosen)
+    left = [game for game in games if game.success and not any(game is one for one in chosen)]
+    assert min(len(game.turns) for game in chosen) >= max(len(game.turns) for game in left)
+    with pytest.raises(ValueError, match='count=50'): longest(games, 50)
+
+
+def test_a_cascade_leaves_no_task_in_two_parts():
+    rates = np.random.default_rng(0).integers(0, 9, 500)/8
+    sure, unsure = cascade(rates)
+    dropped = np.setdiff1d(np.arange(500), np.concatenate([sure, unsure]))
+    assert not set(sure) & set(unsure) and (rates[dropped] == 0).all()
+    assert (rates[sure]*(1 - rates[sure])).max() < .11 and (rates[sure] > .8).all()
+
+
+def test_the_cascades_tasks_are_played(tmp_path):
+    "STAgent: reinforcement plays the unsure tasks alone."
+    from agentlab.train import load_recipe, train
+    house = KeyDoor()
+    policy, tasks = small_policy(house), house.tasks('train', 6)
+    _, unsure = cascade([0., .5, 1., .25, 0., 1.])
+    chosen = [tasks[i] for i in unsure]
+    made = load_recipe('grpo', steps=2, groups=2, group_size=3, max_turns=6, test_tasks=0,
+                       group_args=dict(tasks=chosen))
+    seen = []
+    class Seen(KeyDoor):
+        def start(self, seed, task=None):
+            seen.append(task)
+            return super().start(seed, task)
+    rows = train(policy, Seen(), made, tmp_path/'seen', progress=False).rows()
+    assert all(task in chosen for task in seen if task) and len(seen) >= 12 and len(rows) == 2
+
+
+@pytest.mark.parametrize('share, option, then', [(1., 0, 1), (1., 3, 3), (0., 0, 0), (0., 3, 2), (.5, 2, 2)])
+def test_one_option_at_a_time(share, option, then): assert proposed(share, option, 4) == then
+
+
+def test_every_split_costs_the_same():
+    for share in np.linspace(0, 1, 11):
+        demonstrations, updates = divided(share, 6400, 64)
+        assert abs(10*demonstrations + 64*updates - 6400) <= 64
