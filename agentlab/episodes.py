@@ -548,8 +548,7 @@ def atomic(path):  # file to write; its folder is made -> yields the temporary p
         yield temporary
         with open(temporary, 'rb+') as f: os.fsync(f.fileno())
         rename(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    finally: temporary.unlink(missing_ok=True)
 
 _PARENT = dict(rows=('episode',), turns=('episode',), tokens=('row', 'turn'))
 

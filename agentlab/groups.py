@@ -124,7 +124,6 @@ def _counted(x, by, unit):
     return _mean(wide, pair, units), owner, ids, n
 
 def _read(x, ids): return x.index_select(0, ids)  # x[ids], but twice as fast
-
 def _count(score, owner, n): return score.new_zeros(n).index_add_(0, owner, (~score.isnan()).to(score))
 def _total(score, owner, n): return score.new_zeros(n).index_add_(0, owner, torch.where(score.isnan(), 0, score))
 def _mean(score, owner, n): return _total(score, owner, n) / _count(score, owner, n)  # 0/0 is NaN: no score

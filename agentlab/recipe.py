@@ -4,17 +4,17 @@
 
 # %% ../nbs/03_recipe.ipynb #da0
 from __future__ import annotations
-import ast, dataclasses, math, re, warnings
+import dataclasses, math, warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 import torch
-from .settings import RENAMED, imported
+from .settings import imported
 
 # %% auto #0
-__all__ = ['GROUPS', 'GROUP_OF', 'BOUND', 'MOVED', 'registered', 'Sizes', 'Optimisation', 'Compute', 'Keeping', 'Recipe',
-           'field_names', 'arguments', 'plain', 'import_path', 'field_defaults', 'as_today', 'check_recipe', 'unbound',
-           'function_name', 'check_group_size', 'check_world', 'check_numbers', 'recipe', 'Memories', 'remember']
+__all__ = ['GROUPS', 'GROUP_OF', 'BOUND', 'registered', 'Sizes', 'Optimisation', 'Compute', 'Keeping', 'Recipe', 'field_names',
+           'arguments', 'plain', 'import_path', 'field_defaults', 'check_recipe', 'unbound', 'function_name',
+           'check_group_size', 'check_world', 'check_numbers', 'recipe', 'Memories', 'remember']
 
 # %% ../nbs/03_recipe.ipynb #3ec
 @dataclass(frozen=True)
@@ -110,8 +110,7 @@ class Recipe:
     def __init__(self, name: str, paper: str, credit: Callable, **fields):
         given = dict(name=name, paper=paper, credit=credit) | fields
         unknown = sorted(given.keys() - set(field_names()) - GROUPS.keys())
-        if unknown:
-            raise TypeError(f'a recipe has no field {unknown[0]!r}. Fields: {", ".join(field_names())}.')
+        if unknown: raise TypeError(f'a recipe has no field {unknown[0]!r}. Fields: {", ".join(field_names())}.')
         for one in dataclasses.fields(self): object.__setattr__(self, one.name, _value(one, given))
         for one in BOUND:
             if given.get(f'{one}_args'): object.__setattr__(self, one, _bound(self, one, given[f'{one}_args']))
@@ -126,8 +125,7 @@ class Recipe:
     def facts(self)->dict:
         "The recipe as JSON types, flat; functions by their import path, what is bound to them as `<field>_args`."
         values = {one: getattr(self, one) for one in field_names() if not one.endswith('_args') or one == 'group_args'}
-        for one in BOUND:
-            values[one], values[f'{one}_args'] = _function(values[one]), arguments(values[one])
+        for one in BOUND: values[one], values[f'{one}_args'] = _function(values[one]), arguments(values[one])
         return {name: plain(values[name]) for name in field_names()}
 
 def field_names()->list[str]:
@@ -178,40 +176,6 @@ def field_defaults()->dict:
     "The default of every field that has one, as JSON types."
     given = Recipe('', '', arguments).facts()
     return {name: value for name, value in given.items() if name not in ('name', 'paper', 'credit')}
-
-# where functions have moved to since a run could name them in its facts
-MOVED = {'agentlab.train.recipes:measure_answers': 'agentlab.reward.information:measure_answers',
-         'agentlab.train.recipes:measure_feedback': 'agentlab.reward.counterfactual:measure_feedback',
-         'agentlab.train.recipes:matched_reward': 'agentlab.credit.turn_numbers:matched_reward',
-         'agentlab.train.recipes:read_tags': 'agentlab.reward.step_tags:read_tags',
-         'agentlab.train.recipes:read_parts': 'agentlab.credit.hierarchy:read_parts',
-         'agentlab.train.recipes:check_words': 'agentlab.env.wrappers:check_words',
-         'agentlab.train.recipes:check_plain': 'agentlab.env.wrappers:check_plain'}
-MOVED |= {f'agentlab.train.recipes:{name}': f'agentlab.recipe:{name}' for name in
-          ('Memories', 'remember', 'plain', 'import_path', 'field_defaults', 'check_recipe', 'check_world',
-           'check_numbers')}
-MOVED |= {f'{old}:': f'{new}:' for old, new in RENAMED.items()}
-
-def as_today(facts: dict)->dict:
-    "Facts of a recipe as this version would write them. Takes those of every version."
-    facts = _moved(facts)
-    for name in BOUND:
-        found = re.fullmatch(r'([\w.]+:[\w.<>]+)\(\[\], (\{.*\})\)', str(facts.get(name)), re.DOTALL)
-        keywords = _literal(found[2]) if found else None
-        if keywords is None: continue
-        facts |= {name: found[1], f'{name}_args': keywords | (facts.get(f'{name}_args') or {})}
-    return facts
-
-def _moved(value):
-    if isinstance(value, dict): return {k: _moved(v) for k, v in value.items()}
-    if isinstance(value, list): return [_moved(v) for v in value]
-    if not isinstance(value, str): return value
-    for old, new in MOVED.items(): value = value.replace(old, new)
-    return value
-
-def _literal(text: str):
-    try: return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError): return None
 
 def check_recipe(recipe: Recipe):
     "Refuse numbers that cannot work before anything is played. ValueError: the field, its value and the remedy."

@@ -5,7 +5,6 @@ import json
 import pkgutil
 import pydoc
 import re
-import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +12,6 @@ import pytest
 
 import registries
 from agentlab.env import envs
-from agentlab.settings import RENAMED, imported
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = ('credit', 'entropy', 'objective', 'reward', 'rollout', 'replay', 'selfplay', 'prompt', 'policy', 'train',
@@ -78,18 +76,6 @@ def test_no_name_hides_a_module(name):
         except ImportError: continue  # needs a package that is not here
         if not isinstance(vars(package)[one], ModuleType): hidden.add(one)
     assert names and not hidden, f'call the pages of {name} otherwise than the functions at its door'
-
-
-def test_what_was_stored_is_read():
-    "Facts of runs are translated in silence."
-    from agentlab.recipe import as_today
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        for old, new in RENAMED.items():
-            name = old.rpartition('.')[2]
-            facts = as_today(dict(credit=f'{old}:{name}', curate=f"{old}:{name}([], {{'of': 8}})", curate_args={}))
-            assert facts == dict(credit=f'{new}:{name}', curate=f'{new}:{name}', curate_args=dict(of=8))
-            assert imported('credit', facts['credit']).__module__ == new
 
 
 def told_in_parts() -> list:

@@ -18,7 +18,8 @@ LONG = {  # pages that compute for more than twelve seconds where CI runs: the l
     'replay/09_written_rules', 'replay/11_stored_values', 'reward/08_implicit_rewards', 'rollout/02_branching',
     'rollout/04_resampling', 'rollout/05_turns', 'rollout/06_windows', 'rollout/09_workspace', 'rollout/12_search',
     'rollout/14_from_trees', 'rollout/15_ahead', 'selfplay/09_bugs', 'selfplay/10_oracles',
-    'selfplay/12_role_weights', 'train/02_trainer', 'train/04_learned', 'train/05_fit', 'train/06_ranks',
+    'selfplay/12_role_weights', 'selfplay/13_phrases', 'selfplay/14_peers', 'train/02_trainer',
+    'train/04_learned', 'train/05_fit', 'train/06_ranks',
     'view/04_microscope_widget'}
 
 def name_of(path): return path.with_suffix('').as_posix().removeprefix('nbs/')

@@ -443,8 +443,8 @@ def test_recipes_that_nobody_knows(name, said):
 
 # worlds of their own: test_delegate, workspace, minds, again, evidence, sql_seats, workbench and seeking train them;
 # pairs and stored games: test_forward_values, test_stored_values
-ELSEWHERE = ('ai_searchplanner', 'coda', 'himac', 'hi_agent', 'memory_r1', 'iterresearch', 'era', 'hiersearch', 'hcsp',
-             'mind', 'smartsnap', 'mars_sql', 'rl_mle', 'deep_dxsearch', 'refuel', 'digi_q')
+ELSEWHERE = ('ai_searchplanner', 'comas', 'mae', 'coda', 'himac', 'hi_agent', 'memory_r1', 'iterresearch', 'era',
+             'hiersearch', 'hcsp', 'mind', 'smartsnap', 'mars_sql', 'rl_mle', 'deep_dxsearch', 'refuel', 'digi_q')
 
 
 @pytest.mark.parametrize('name', [name for name in registries.recipes() if name not in ELSEWHERE])

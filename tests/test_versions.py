@@ -4,7 +4,6 @@ own bounds allow each.
 Resolved by uv from the metadata of packages alone, for Linux on x86_64 and the Python that runs the test; nothing is
 installed and no wheel is fetched whole.
 """
-import json
 import os
 import re
 import shutil
@@ -160,7 +159,8 @@ def test_the_lower_set_is_the_lower_end_of_our_bounds():
 
 def test_each_python_that_the_classifiers_name_ran_the_tests():
     "And each set of versions; the record says when, by which command, which tests, and what failed."
-    kept = json.loads((ROOT/'assets/results/versions.json').read_text(encoding='utf-8'))
+    from versions import known
+    kept = known('versions')
     named = set(re.findall(r'Python :: (3\.\d+)', facts()['package']['classifiers']))
     assert named and {f'{python} ci' for python in named} <= kept['rows'].keys()
     assert {key.split()[1] for key in kept['rows']} == {'ci', 'lower', 'upper', 'whole'}

@@ -1,7 +1,7 @@
 """Record what two roles of one tiny policy teach each other with bugs in small programs: self-play with bugs, and
 repairs of random bugs, five seeds.
 
-`make results` plays everything (after the other parts) and writes assets/results/bugs.json. Each run is kept in
+`make results` plays everything (after the other parts) and writes assets/results/bugs.json.xz. Each run is kept in
 runs/bugs/bug_repair-RECIPE-SEED:
 a second call reads what is finished and goes on where the first was killed.
 
@@ -82,7 +82,7 @@ def main() -> int:
     found = play(asked, [('bug_repair', name, seed, asked.runs) for name in asked.recipes for seed in asked.seeds],
                  one_run)
     cells = {name: summary([found['bug_repair', name, seed] for seed in asked.seeds]) for name in asked.recipes}
-    keep(headed(seeds=asked.seeds, settings=SETTINGS, cells=cells), asked.out, 'bugs')
+    keep(headed(seeds=asked.seeds, settings=SETTINGS, cells=cells), asked.out, 'bugs', packed=True)
     for name, cell in cells.items():
         print(name, {when: {what: f"{x['mean']:.3f} [{x['low'] or 0:.3f}, {x['high'] or 0:.3f}]"
                             for what, x in cell[when].items()} for when in ('before', 'after')},

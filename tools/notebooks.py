@@ -48,7 +48,6 @@ def reads(path: Path) -> bool:
     return '"#| lm' in (ROOT/path).read_text(encoding='utf-8')
 
 
-SHORT = 200  # characters of a line in the file of a notebook, unless a line of the source is longer
 ID_LENGTH = 3  # of the names of cells, which are apart within a notebook
 PLOTLY = 'application/vnd.plotly.v1+json'
 NAMED = re.compile(r'<[\w.]+( object)?>|Html of [\d,]+ characters')  # plain text that names what stands beside it
@@ -58,10 +57,9 @@ ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-communit
 
 
 def as_file(page: dict) -> str:
-    """What stands in the file of a notebook: a line for what a cell is and has put out, then its source, short lines
-    together up to SHORT characters. Spaces and line ends between would be a fifteenth of all notebooks. JupyterLab's
-    names of cells, of 36 characters, shrink to the first three, or to three others where a cell of the notebook has
-    these already."""
+    """What stands in the file of a notebook: a line for what a cell is and has put out, and one for its source, as one
+    text. Spaces, line ends and marks between would be a twelfth of all notebooks. JupyterLab's names of cells, of 36
+    characters, shrink to the first three, or to three others where a cell of the notebook has these already."""
     taken = {name for cell in page['cells'] if len(name := cell.get('id', '')) <= ID_LENGTH}
     for cell in page['cells']: cell['id'] = short_id(cell['id'], taken)
     for output in (output for cell in page['cells'] for output in cell.get('outputs', [])):
@@ -69,21 +67,10 @@ def as_file(page: dict) -> str:
             part.update({name: ''.join(part[name]) for name in TEXTS if name in part})
     short = dict(sort_keys=True, ensure_ascii=False, separators=(',', ':'))
     def written(cell):
-        lines = ''.join(cell['source']).splitlines(keepends=True)
         head = json.dumps({name: x for name, x in cell.items() if name != 'source'}, **short)
-        source = ',\n'.join(json.dumps(line, **short) for line in together(lines))
-        return head[:-1] + (f',"source":[\n{source}\n]}}' if lines else ',"source":[]}')
+        return f'{head[:-1]},"source":\n{json.dumps("".join(cell["source"]), **short)}}}'
     rest = json.dumps({name: x for name, x in page.items() if name != 'cells'}, **short)
     return '{"cells":[\n' + ',\n'.join(map(written, page['cells'])) + '\n],' + rest[1:] + '\n'
-
-
-def together(lines: list[str]) -> list[str]:
-    "Lines, and of short ones as many in one string as fit: four bytes less for each."
-    found = []
-    for line in lines:
-        if found and len(found[-1]) + len(line) <= SHORT: found[-1] += line
-        else: found.append(line)
-    return found
 
 
 def short_id(name: str, taken: set[str]) -> str:

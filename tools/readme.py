@@ -1,5 +1,5 @@
-"""README.md from nbs/index.ipynb: `make readme`. Hidden cells are left out, pictures go to assets/readme, links are
-made relative to the root."""
+"""README.md from nbs/index.ipynb: `make readme`. Hidden cells are left out, and those that say `#| readme: false`;
+pictures go to assets/readme, links are made relative to the root."""
 import posixpath
 import re
 import shutil
@@ -27,7 +27,7 @@ def shown(cell):
     said = dict(DIRECTIVE.findall(cell.source)) if cell.cell_type == 'code' else {}
     if not said: return cell
     cell.source, hidden, no_input = shown_source(cell.source)
-    if hidden: return None
+    if hidden or said.get('readme') == 'false': return None
     if no_input: cell.metadata['transient'] = dict(remove_source=True)
     if 'hide_output' in said or said.get('output') == 'false': cell.outputs = []
     return cell

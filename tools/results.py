@@ -1,6 +1,6 @@
 """Record what the README shows: KeyDoor learned from the same warm start by several recipes and seeds, with intervals.
 
-`make results` plays everything and writes assets/results/keydoor.json and keydoor.png. Runs are kept in
+`make results` plays everything and writes assets/results/keydoor.json.xz and keydoor.png. Runs are kept in
 runs/results/RECIPE-SEED: a second call goes on
 where the first was killed, and a run of other settings is refused, not mixed in (remove its folder). `make results
 ARGS="--quick"` takes the whole path
@@ -200,9 +200,9 @@ def keep_picture(figure, path: Path) -> None:
 
 
 def write(record: dict, folder: Path) -> None:
-    "keydoor.json and keydoor.png."
+    "keydoor.json.xz and keydoor.png."
     from agentlab.bench import keep
-    keep(record, folder, 'keydoor')
+    keep(record, folder, 'keydoor', packed=True)
     keep_picture(draw(record), folder/'keydoor.png')
 
 
@@ -248,7 +248,7 @@ def main() -> int:
         return 1
     write(record, asked.out)
     for name, recipe in record['recipes'].items(): say(name, recipe['after'])
-    print(f"{asked.out/'keydoor.json'}, {asked.out/'keydoor.png'}")
+    print(f"{asked.out/'keydoor.json.xz'}, {asked.out/'keydoor.png'}")
     return 0
 
 

@@ -2,7 +2,7 @@
 
     python tools/versions.py install --folder /tmp/venv     # time and size -> assets/results/install.json
     python tools/versions.py lower                          # writes constraints-lower.txt (needs uv)
-    python tools/versions.py suite --folder /tmp/venv --python python3.12   # -> assets/results/versions.json
+    python tools/versions.py suite --folder /tmp/venv --python python3.12   # -> assets/results/versions.json.xz
     python tools/versions.py suite --folder /tmp/venv --python python3.11 --set lower
     python tools/versions.py suite --folder /tmp/venv --python python3.13 --set upper
     python tools/versions.py whole --folder /tmp/clone --python python3.12  # every test and page, in a fresh clone
@@ -97,7 +97,7 @@ def write_lower() -> None:
     named = {re.match(r'[\w-]+', line)[0] for line in ours}
     pins = [line for line in done.stdout.splitlines() if line.partition('==')[0] in named]
     LOWER.write_text('\n'.join(['# The lowest versions that settings.ini allows, Python 3.11. Made by `python '
-                                'tools/versions.py lower`; what ran with them: assets/results/versions.json.',
+                                'tools/versions.py lower`; what ran with them: assets/results/versions.json.xz.',
                                 *pins, '']), encoding='utf-8')
 
 
@@ -188,7 +188,7 @@ def main() -> int:
         kind = given.what if given.what == 'whole' else given.set
         rows = known('versions').get('rows', {}) | {f"{row['python'].rpartition('.')[0]} {kind}": row}
         keep(circumstances('python tools/versions.py suite') | dict(note=known('versions').get('note', ''), rows=rows),
-             OUT, 'versions')
+             OUT, 'versions', packed=True)
         if not given.keep: shutil.rmtree(given.folder, ignore_errors=True)
         return row['status']
     return 0

@@ -84,7 +84,6 @@ def curve(table: pd.DataFrame,  # of one environment and one recipe
 STYLE = sheet('sweep')
 
 def percent(x: float)->str: return f'{100*x:.1f} %'.replace('-', '−')
-
 def _ours(*words)->list: return [(word, '') for word in words]  # heads of columns: our words, a name
 
 def shown(found, show=percent)->dict:

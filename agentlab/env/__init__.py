@@ -41,6 +41,11 @@ from .own_tasks import OwnTasks, contains, exact, number
 from .mcp import from_mcp
 from .rules import (Guarded, Rule, asked, check_rules, go_on, instead, read_rules, reflect, skip,
                                 stop)
+from .commons import Cleanup, Commons, Gathering, Program, Seen, Synthesis, dense, self_play, sparse
+from .taxes import Economy, Taxes, best_rates, by_income, election, fixed, labour, saez, total
+from .refusals import Requests, outcomes, request_of
+from .red_team import (Filtered, Planted, Probe, by_seat, in_answer, in_memory, influence, probed,
+                                   to_user, without)
 
 __getattr__ = door(__name__)
 

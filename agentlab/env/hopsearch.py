@@ -176,8 +176,7 @@ class Game:
     def known(self)->list:
         "The names that the one who moves has read, in order."
         if self.role == 'planner': texts = [self.start] + [told for _, told in self.told]
-        else:
-            texts = [self.heard if self.role == 'searcher' else self.start, *map(self.world.sentence, self.found)]
+        else: texts = [self.heard if self.role == 'searcher' else self.start, *map(self.world.sentence, self.found)]
         return list(dict.fromkeys(name for text in texts for name in full_name.findall(text)))
     def errand(self)->tuple:
         "What the mover is after: (name to start from, relations to follow); '' and none if the message has none."

@@ -111,8 +111,7 @@ class TextEnv(Env):
 def check_turn(env, over:bool,  # who is asked; whether the episode is over, or was never begun
     action):  # what the caller gave as an action
     "Refuse a step that nobody can play."
-    if over:
-        raise EnvError(f'{env.name}: the episode is over or was never begun; call reset(seed) before step(action)')
+    if over: raise EnvError(f'{env.name}: the episode is over or was never begun; call reset(seed) before step(action)')
     if not isinstance(action, str):
         raise TypeError(f'{env.name}: step(action) takes a str, got {type(action).__name__}')
 

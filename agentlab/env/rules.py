@@ -163,8 +163,7 @@ def _predicate(where: str, check: str, known: dict)->Callable:
     bare = check.lstrip('!')
     name, _, number = bare.rstrip(')').partition('(')
     given = known | dict(true=lambda *read: True, false=lambda *read: False)
-    if name not in given:
-        raise ValueError(f'{where}: predicate {name!r} is unknown. Known: {", ".join(sorted(given))}')
+    if name not in given: raise ValueError(f'{where}: predicate {name!r} is unknown. Known: {", ".join(sorted(given))}')
     with _named(where, check): test = partial(given[name], float(number)) if number else given[name]
     return (lambda *read: not test(*read)) if (len(check) - len(bare)) % 2 else test
 

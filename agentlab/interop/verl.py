@@ -618,5 +618,5 @@ def verl_check(out=None,  # folder for verl_check.json; None: nothing is written
                                                              seconds=seconds | dict(import_verl=worker['seconds']),
                                                              modules=worker['modules'], problems=problems)
         record['versions'] |= {name: metadata.version(name) for name in ('verl', 'ray', 'numpy')}
-        print(keep(record, out, 'verl_check'))
+        print(keep(record, out, 'verl_check', packed=True))
     return 1 if problems else 0

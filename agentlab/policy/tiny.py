@@ -23,7 +23,8 @@ __all__ = ['tiny_model', 'demonstrate', 'warm_start', 'imitate', 'cache_folder',
 def tiny_model(vocabulary: int,  # number of tokens
     max_context: int = 512,  # longest context
     hidden: int = 64, layers: int = 2, heads: int = 4,
-    seed: int = 0):  # of the initial weights -> a Qwen3ForCausalLM with tied embeddings, on the CPU, float32
+    seed: int = 0,           # of the initial weights
+):                           # a Qwen3ForCausalLM with tied embeddings, on the CPU, float32
     "A randomly initialised transformers model with a Qwen3 config, small enough for one CPU core."
     from transformers import AutoModelForCausalLM, Qwen3Config
     config = Qwen3Config(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=2*hidden,
@@ -91,11 +92,10 @@ def warm_start(policy: Policy,  # its weights are changed
     warmup: int = 50,    # updates until the learning rate is highest
     system: dict|None = None, # seat -> system message, as for `demonstrate`
     on_step = None,      # called with (update, loss)
-    shown: list|None = None)->Policy:  # episodes to learn from; None: games of the demonstrator of `env`
+)->Policy:
     "Supervised learning on demonstrations: the mean of -log pi over their action tokens."
-    if shown is not None and not shown: raise ValueError('shown is empty. Give episodes to learn from, or None')
-    demos = shown or demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise, system)
-    pool, seats = (len(shown), 1) if shown else (pool, len(demos)//pool)
+    demos = demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise, system)
+    seats = len(demos)//pool
     learns = [p for p in policy.model.parameters() if p.requires_grad]
     check_learnable(policy.name, learns)
     optimizer = torch.optim.AdamW(learns, lr=lr, weight_decay=.01, betas=(.9, .95))
@@ -164,7 +164,8 @@ def tiny_policy(env,        # an environment; without expert() and vocabulary() 
     max_context: int = 512, # longest conversation in tokens
     seed: int = 0,          # of the initial weights and the order of the demonstrations
     progress: bool = True,  # show a bar while it is trained
-    **arguments)->Policy:  # of `warm_start`
+    **arguments,            # of `warm_start`
+)->Policy:
     "A tiny policy for this environment: shipped, from the cache, or warm-started now (minutes) and cached."
     tokenizer = closed_tokenizer(env)
     fresh = lambda: Policy(tiny_model(len(tokenizer), max_context, seed=seed), tokenizer,

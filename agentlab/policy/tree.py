@@ -234,8 +234,7 @@ def one_pass(config, run: Pass,  # of the model; on the model's device
     reach = run.path.shape[1]
     if not reach and not kept: return read(input_ids=run.ids, use_cache=False), {}
     cache, new, put = recording(config)
-    for layer, both in table.items() if reach else ():
-        put(*(looked_up(x, run.path.clamp(min=0)) for x in both), layer)
+    for layer, both in table.items() if reach else (): put(*(looked_up(x, run.path.clamp(min=0)) for x in both), layer)
     mask = torch.cat([run.path >= 0, torch.ones_like(run.ids, dtype=torch.bool)], 1).long() if reach else None
     out = read(input_ids=run.ids, past_key_values=cache, attention_mask=mask, position_ids=run.position, use_cache=True)
     return out, {layer: tuple(map(listed, both)) for layer, both in new.items()}

@@ -16,5 +16,7 @@ from .inspo import Inspo
 from .endpoint import Endpoint, EndpointError, ask_json
 from .designs import (Tried, covering, design_chances, new_part, pair_ridge, recombine, search_designs,
                                      shuffled)
+from .graphs import (check_society, debate, edit_graph, first_answers, gains, graph_accuracy, hrpo,
+                                    majority)
 
 __getattr__ = door(__name__)

@@ -14,10 +14,10 @@ from .branching import (Rule, aepo, aepo_budget, aepo_score, arpo, arpo_score, s
                                         top_entropy)
 from .filters import *
 from .resampling import dynamic_sampling, retry_failures, with_rollback
-from .turns import (Timed, TurnLimit, UnaryFeedback, costs, more_hops, play_apart, play_hops,
-                                    scaling_inter, turn_percentile)
+from .turns import (ExpertLimit, Timed, TurnLimit, UnaryFeedback, costs, more_hops, play_apart,
+                                    play_hops, scaling_inter, turn_percentile)
 from .windows import with_summaries
-from .players import play_players
+from .players import Replayed, keep_moves, play_players, transcript
 from .again import *
 from .ahead import Ahead, Crew, Fixed, Free, Ticket, here, on_actors
 from .delegate import *

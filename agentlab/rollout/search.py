@@ -142,8 +142,7 @@ class _Rounds:
         "The game as it stands, its luck its own from here. A broken copy has ended; EnvError where none is given."
         if game.over: return game
         twin = game.fork(*drawn)
-        if any(kind in (twin.error or '') for kind in _refused):
-            raise _refusal(twin.error)
+        if any(kind in (twin.error or '') for kind in _refused): raise _refusal(twin.error)
         own_luck(twin.env, derive(twin.sample_seed, 'luck'))
         self.spent[tree]['steps'] += getattr(twin.env, 'replayed', 0)
         self.made.append(twin)

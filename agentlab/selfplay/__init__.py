@@ -28,5 +28,9 @@ from .bugs import BugPool, bug_reward, higher_order
 from .search import (ProblemPool, SearchRoles, play_search, proposer_first, role_by_role,
                                       search_fields, search_reward, search_scores, ssp)
 from .preferences import inpo_credit, sppo_credit
+from .role_weights import Observed, priced
+from .phrases import TalkedKuhn, bags, kmeans, latent_game, lifted, lspo, preferred
+from .peers import (Evolution, Messages, Pool, Trio, chairs, peer_rewards, play_peers, play_trio,
+                                     read_number)
 
 __getattr__ = door(__name__)

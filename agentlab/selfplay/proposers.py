@@ -126,9 +126,7 @@ def hides_answer(p:Proposal)->str:
     return 'the question names the answer' if p.answer.lower() in p.question.lower() else ''
 
 def has_passages(p:Proposal)->str: return '' if any(p.passages) else 'nothing was retrieved'
-
 def searched_twice(p:Proposal)->str: return '' if len(p.searches) > 1 else f'{len(p.searches)} searches; it needs two'
-
 def no_repeat(p:Proposal)->str: return '' if len(set(p.searches)) == len(p.searches) else 'a search was repeated'
 
 def searches_hide_answer(p:Proposal)->str:

@@ -42,8 +42,7 @@ def load_recipe(name: str,  # a known name, or 'package.module:name' of a functi
         raise ValueError(f'recipe={name!r} is unknown. Known: {", ".join(known)}; or your own as package.module:name.')
     make = known.get(name) or imported('recipe', name)
     unknown = set(changes) - set(field_names())
-    if unknown:
-        raise ValueError(f'a recipe has no field {sorted(unknown)[0]!r}. Fields: {", ".join(field_names())}.')
+    if unknown: raise ValueError(f'a recipe has no field {sorted(unknown)[0]!r}. Fields: {", ".join(field_names())}.')
     if name in known: return make(**changes)
     made = called('recipe', name, make, **changes)
     if not isinstance(made, Recipe):

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from ..episodes import Batch, atomic, read_file, rename
-from ..recipe import as_today
 from ..settings import in_words
 
 SCHEMA_VERSION = 1
@@ -28,7 +27,6 @@ class Run:
         if not isinstance(info.get('facts'), dict):
             raise ValueError(f'{path} holds no facts of a run: it is damaged, or something else wrote it. `agentlab '
                              f'runs` lists the runs.')
-        if isinstance(info['facts'].get('recipe'), dict): info['facts']['recipe'] = as_today(info['facts']['recipe'])
         return info
     def rows(self)->list[dict]:
         "Rows of metrics.jsonl. A half-written last line is left out; a damaged one too, with a warning."

@@ -167,7 +167,6 @@ def _total(row, reward)->float:
     return sum(known) if known else math.nan
 
 def _messages(x)->bool: return isinstance(x, list) and all(isinstance(m, dict) for m in x)
-
 def _brief(e)->str: return ' '.join(str(e).split())[:80]
 
 def _text_columns(schema)->list[str]:
@@ -550,7 +549,6 @@ def open_run(path,  # run folder of agentlab; folder or file of one of the forma
 _NONE = Html(f'<em class="al-unknown">{MISSING}</em>')
 
 def _value(x, show=number)->str: return show(x) if x is not None and math.isfinite(x) else _NONE
-
 def _step_name(step): return _NONE if step is None or step != step else int(step)
 
 def _groups(opened, step)->list:

@@ -37,7 +37,6 @@ def _talk(messages)->list[dict]:
     return [dict(role=str(m.get('role', '?')), content=_said(m)) for m in messages]
 
 def _either(x)->object: return x if isinstance(x, str) else _talk(x)
-
 def _answer(x)->str|None: return x if x is None or isinstance(x, str) else json.dumps(x, ensure_ascii=False)
 
 def _rest(row, *known)->dict:

@@ -155,7 +155,6 @@ def _shrink(turns, keep):
 
 # nobody is alone: a group of one is a case of its own
 def _fair(turns): return bool(len(turns)) and turns.groupby(['group', 'seat']).episode.nunique().min() >= 2
-
 def _needs(function): return getattr(getattr(function, 'func', function), 'needs', ())
 
 def _search(contrast, needs, seed, tries):

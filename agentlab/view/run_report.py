@@ -588,7 +588,6 @@ def _loss_on_context(batch):
     return dict(context=batch.tokens.weight[batch.tokens.turn < 0] != 0) if 'weight' in batch.tokens else None
 
 def _sums(batch): return dict(episode=(batch.total(batch.turns.reward) - batch.episodes.outcome).abs() > 1e-6)
-
 def _failed(batch): return dict(episode=batch.episodes.error != -1) if 'error' in batch.episodes else None
 
 # name -> (what is counted, what it means when there are some, the check, whether one is too many)
@@ -645,8 +644,7 @@ def definition(name:str,  # metric
     definitions:dict|None,  # name -> (what it is, estimator, unit); None takes the trainer's table
 )->str:  # one line, empty if nobody defines it
     "What a metric is, how it is estimated, and its unit."
-    if definitions is None:
-        from agentlab.train import METRICS as definitions
+    if definitions is None: from agentlab.train import METRICS as definitions
     entry = definitions.get(name, ())
     return ' · '.join(str(part) for part in ((entry,) if isinstance(entry, str) else entry[:3])
                       if part not in ('', '-', None))
