@@ -76,7 +76,7 @@ def test_every_world_speaks_to_a_reader(name, reader):
         if answer.info['invalid']:
             answered.add('does nothing here' in answer.observation and len(answer.observation) < 700)
     assert accepted == set(env.seats) and answered <= {True}
-    assert answered or name in ('again', 'service')  # to a customer one may say anything
+    assert answered or name in ('again', 'service', 'requests')  # there any text says something, or ends the task
 
 
 @pytest.mark.parametrize('name', WORLDS)
