@@ -7,9 +7,9 @@ import pytest
 from agentlab.env import GuessNumber, KeyDoor, TextEnv
 from agentlab.episodes import Batch
 from agentlab.policy import tiny_policy
-from agentlab.policy.tiny import demonstrate
+from agentlab.policy.tiny import demonstrate, taught
 from agentlab.rollout.turns import ExpertLimit, expert_turns
-from agentlab.train.practice import cascade, divided, longest, proposed, taught
+from agentlab.train.practice import cascade, divided, longest, proposed
 from small import small_policy
 
 
@@ -71,7 +71,7 @@ def test_imitation_of_given_games_and_of_no_others():
     first = policy.logprobs(batch)[0].mean()
     taught(policy, games, 20, lr=3e-3, warmup=2)
     assert policy.logprobs(batch)[0].mean() > first/2  # nearer to 0
-    with pytest.raises(ValueError, match='games is empty'): taught(policy, [])
+    with pytest.raises(ValueError, match='demos is empty'): taught(policy, [])
 
 
 def test_the_longest_games_that_were_won():

@@ -595,7 +595,7 @@ def check_problems(rows: dict, worker: dict,  # of `check_rows`; what the worker
             found.append(f"{name}: {row['verl_gap']:.1e} from verl's {row['verl']}, at most {most:.0e} is allowed")
     return found
 
-def verl_check(out=None,  # folder for verl_check.json; None: nothing is written
+def verl_check(out=None,  # folder for verl_check.json.xz; None: nothing is written
 )->int:  # 0: all is well, 1: something differs
     "Prove that a Ray worker sees our names after `import verl`, and that it computes our numbers; print a table."
     _need_verl()

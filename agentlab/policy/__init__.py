@@ -13,7 +13,7 @@ from .sampler import Completion, TorchSampler
 from .reader import pretrained
 from .priming import prime
 from .qlora import base_in_nf4, qlora_policy
-from .tiny import demonstrate, tiny_model, tiny_policy, warm_start
+from .tiny import demonstrate, taught, tiny_model, tiny_policy, warm_start
 from .vllm import Ask, Said, Shelf, VLLMEngine, VLLMSampler, VLLMServer, checked, start_vllm
 from .tree import Work
 from .formats import (Call, Calls, Plain, Reading, Spoken, Thinking, as_one, fitted_policy, hermes,

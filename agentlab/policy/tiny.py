@@ -16,7 +16,7 @@ from ..episodes import Batch, Episode, Turn, derive, rename
 from .core import Chat, Policy, check_learnable, word_tokenizer
 
 # %% auto #0
-__all__ = ['tiny_model', 'demonstrate', 'warm_start', 'imitate', 'cache_folder', 'tiny_name', 'demonstration_env',
+__all__ = ['tiny_model', 'demonstrate', 'taught', 'warm_start', 'imitate', 'cache_folder', 'tiny_name', 'demonstration_env',
            'closed_tokenizer', 'tiny_policy', 'shown_steps']
 
 # %% ../../nbs/policy/01_tiny.ipynb #31d
@@ -81,21 +81,15 @@ def _pay(sides, reward, early)->dict:
         else: early[seat] = early.get(seat, 0.) + paid
     return early
 
-def warm_start(policy: Policy,  # its weights are changed
-    env,                 # an environment with expert(noise, generator)
-    steps: int = 600,    # updates
-    episodes: int = 32,  # demonstrated games of an update
-    lr: float = 8e-3,    # highest learning rate; warms up, then falls along a cosine to a tenth
-    noise: float = .5,   # share of random actions in the demonstrations
-    pool: int = 8192,    # different demonstrated games
-    seed: int = 0,
-    warmup: int = 50,    # updates until the learning rate is highest
-    system: dict|None = None, # seat -> system message, as for `demonstrate`
-    on_step = None,      # called with (update, loss)
-)->Policy:
-    "Supervised learning on demonstrations: the mean of -log pi over their action tokens."
-    demos = demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise, system)
-    seats = len(demos)//pool
+def taught(policy: Policy,  # its weights are changed
+    demos: list[Episode],   # to learn from; the seats of a game stand together
+    steps: int = 30, episodes: int = 32,  # updates; games of each
+    lr: float = 2e-3, warmup: int = 5,  # highest rate, along a cosine to a tenth; updates until it is reached
+    seed: int = 0, seats: int = 1,  # of the order; episodes of a game
+    on_step = None)->Policy:  # called with (update, loss)
+    "Supervised learning on these games, all of them before one comes again; `warm_start` plays its own."
+    if not demos: raise ValueError('demos is empty: there is nothing to imitate. Give episodes')
+    pool = len(demos)//seats
     learns = [p for p in policy.model.parameters() if p.requires_grad]
     check_learnable(policy.name, learns)
     optimizer = torch.optim.AdamW(learns, lr=lr, weight_decay=.01, betas=(.9, .95))
@@ -111,6 +105,22 @@ def warm_start(policy: Policy,  # its weights are changed
         optimizer.zero_grad()
         if on_step: on_step(step, loss)
     return policy
+
+def warm_start(policy: Policy,  # its weights are changed
+    env,                 # an environment with expert(noise, generator)
+    steps: int = 600,    # updates
+    episodes: int = 32,  # demonstrated games of an update
+    lr: float = 8e-3,    # highest learning rate; warms up, then falls along a cosine to a tenth
+    noise: float = .5,   # share of random actions in the demonstrations
+    pool: int = 8192,    # different demonstrated games
+    seed: int = 0,
+    warmup: int = 50,    # updates until the learning rate is highest
+    system: dict|None = None, # seat -> system message, as for `demonstrate`
+    on_step = None,      # called with (update, loss)
+)->Policy:
+    "Supervised learning on demonstrations: the mean of -log pi over their action tokens."
+    demos = demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise, system)
+    return taught(policy, demos, steps, episodes, lr, warmup, seed, len(demos)//pool, on_step)
 
 def imitate(policy: Policy, batch: Batch)->float:
     "Gradient of the mean of -log pi over the action tokens; returns that mean."
@@ -132,7 +142,7 @@ def tiny_name(env, **arguments)->str:
 
 def _tiny_name(env, demo_env, tokenizer, arguments: dict)->str:
     demos = demonstrate(demo_env, Chat(tokenizer), [derive('name', i) for i in range(8)], noise=.5)
-    functions = tiny_model, demonstrate, _demonstration, _pay, warm_start, imitate
+    functions = tiny_model, demonstrate, _demonstration, _pay, taught, warm_start, imitate
     code = [''.join(inspect.getsource(f).split()) for f in functions]  # line breaks do not count
     facts = [sorted(arguments.items()), tokenizer.get_vocab(), tokenizer.chat_template,
              [[t.context_ids + t.ids for t in e.turns] for e in demos], code]

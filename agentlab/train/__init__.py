@@ -19,6 +19,6 @@ from .trainer import dead_groups, evaluate, for_gpu, minibatches, train
 from .fit import check_fits, predict, propose
 from .hub import model_card, push_to_hub
 from .trackers import TRACKERS, Reports, Sink, Tracker, report_to, turn_table
-from .practice import cascade, divided, longest, proposed, taught
+from .practice import cascade, divided, longest, proposed
 
 __getattr__ = door(__name__)
