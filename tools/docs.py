@@ -43,7 +43,8 @@ add_module_names = False
 '''
 
 
-ANCHOR = re.compile(r'(?<=\]\()#[^)]+')  # JupyterLab keeps capitals in the anchors of headings, MyST does not
+# JupyterLab keeps capitals and marks in the anchors of headings, MyST does not; of this page, and of another one
+ANCHOR = re.compile(r'(?<=\]\()(?![a-z]+:)([^)#\s]*#)([^)\s]+)')
 PAGE = re.compile(r'(href="(?![a-z]+:)[^"#]*)\.ipynb')  # a link in a table that a cell has written as HTML
 
 # lines of code are longer than those of prose
@@ -68,7 +69,7 @@ def cleaned(notebook: dict) -> dict:
             cell = cell | dict(metadata=dict(tags=tags)
                                | (dict(mystnb=dict(image=dict(alt=spoken[0]))) if spoken else {}),
                                outputs=[still(output) for output in cell['outputs']], execution_count=None)
-        else: source = ANCHOR.sub(lambda link: link[0].lower(), source)
+        else: source = ANCHOR.sub(lambda link: link[1] + re.sub(r'[^\w-]', '', link[2].lower()), source)
         if not hidden: cells.append(cell | dict(id=f'cell{len(cells)}', source=source))
     return notebook | dict(cells=cells)
 
