@@ -15,7 +15,7 @@ ROW = dict(key='hgpo', system='', family='', mechanism='', where='nbs/credit/07_
            recipe='hgpo', plays='', record='', state='')
 LINE = dict(key='hgpo', mechanism='history', functions='credit.histories.hgpo',
             tests='tests/test_atlas_mechanisms.py::test_hgpo_history', lacks='')
-RECORD = 'assets/results/grid.json#cells/keydoor/hgpo|cells/keydoor/grpo'
+RECORD = 'assets/results/grid.json.xz#cells/keydoor/hgpo|cells/keydoor/grpo'
 
 @pytest.mark.parametrize('row, line, state', [
     (dict(record=RECORD), {}, 'measured'), ({}, {}, 'runs'), (dict(recipe=''), {}, 'unit'),
@@ -39,7 +39,7 @@ def test_a_row_that_names_what_is_there_has_no_fault():
     ({}, dict(tests='tests/small.py::small_policy'), 'nothing in it can fail'),
     ({}, dict(tests=''), 'either tests, or what lacks'), ({}, dict(lacks='much'), 'either tests, or what lacks'),
     ({}, dict(key='other'), 'has no line for it'),
-    (dict(record='assets/results/grid.json#cells/keydoor/hgpo|cells/keydoor/none'), {}, 'no such arms'),
+    (dict(record='assets/results/grid.json.xz#cells/keydoor/hgpo|cells/keydoor/none'), {}, 'no such arms'),
     (dict(where=''), {}, 'and no page')])
 def test_a_name_that_leads_nowhere_is_said(row, line, said):
     assert any(said in fault for fault in atlas.name_faults(ROW | row, [LINE | line]))

@@ -1,7 +1,7 @@
 """Record which estimator learns what: environments x recipes x seeds, all with the same number of episodes.
 
-`make results` plays everything (after the curves of tools/results.py) and writes assets/results/grid.json and grid.png.
-Each run is kept in
+`make results` plays everything (after the curves of tools/results.py) and writes assets/results/grid.json.xz and
+grid.png. Each run is kept in
 runs/grid/ENV-RECIPE-SEED: a second call reads what is finished and goes on where the first was killed. Several runs are
 played at once, each on one thread.
 Where only some recipes are asked for, the cells of the others stay as they were, with the date of their record.
@@ -176,12 +176,10 @@ def say(record: dict, more=lambda cell: '') -> None:
                   f"greedy{more(cell)}")
 
 
-def with_others(found: dict, path: Path) -> dict:
+def with_others(found: dict, old: dict) -> dict:
     """The record, and the cells of recipes that were not asked for from the record before; left out where that asked
     for something else."""
-    if not path.exists(): return found
-    old = json.loads(path.read_text(encoding='utf-8'))
-    if any(old[fact] != found[fact] for fact in ('steps', 'test_tasks', 'seeds')): return found
+    if any(old.get(fact) != found[fact] for fact in ('steps', 'test_tasks', 'seeds')): return found
     stay = lambda env: {name: dict(date=old['date']) | cell for name, cell in old['cells'].get(env, {}).items()}
     cells = {env: {name: both[name] for name in RECIPES if name in both} for env in ENVS
              if (both := stay(env) | found['cells'].get(env, {}))}
@@ -189,10 +187,10 @@ def with_others(found: dict, path: Path) -> dict:
 
 
 def main() -> int:
-    from agentlab.bench import keep
+    from agentlab.bench import keep, kept
     asked = arguments(__doc__, ENVS, RECIPES, 'grid', steps=(30, 'updates of 64 episodes'))
-    found = with_others(record(asked), asked.out/'grid.json')
-    keep(found, asked.out, 'grid')
+    found = with_others(record(asked), kept(asked.out, 'grid'))
+    keep(found, asked.out, 'grid', packed=True)
     keep_picture(draw(found), asked.out/'grid.png')
     say(found)
     return 0

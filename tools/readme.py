@@ -1,5 +1,5 @@
-"""README.md from nbs/index.ipynb: `make readme`. Hidden cells are left out, and those that say `#| readme: false`;
-pictures go to assets/readme, links are made relative to the root."""
+"""README.md from nbs/index.ipynb: `make readme`. Hidden cells are left out, and those that say `#| readme: false`, or,
+where they are text, `<!-- not in the README -->`; pictures go to assets/readme, links are made relative to the root."""
 import posixpath
 import re
 import shutil
@@ -12,6 +12,7 @@ PICTURES = 'assets/readme'
 MADE = '<!-- Made by tools/readme.py from nbs/index.ipynb: edit it there, then `make readme`. -->\n\n'
 DIRECTIVE = re.compile(r'^#\s*\|\s*([\w-]+):?[ \t]*(.*)\n?', re.MULTILINE)
 CODE = re.compile(r'(^```.*?^```$)', re.MULTILINE | re.DOTALL)
+OFF = '<!-- not in the README -->'
 LINK = re.compile(r'(\]\(|\b(?:src|href)=")(?![a-z]+:|#|/|assets/readme/)([^)"#\s]+)')
 
 
@@ -24,6 +25,7 @@ def shown_source(source: str) -> tuple[str, bool, bool]:
 
 def shown(cell):
     "The cell as a reader sees it: without its directives, or None if they hide it."
+    if cell.source.startswith(OFF): return None
     said = dict(DIRECTIVE.findall(cell.source)) if cell.cell_type == 'code' else {}
     if not said: return cell
     cell.source, hidden, no_input = shown_source(cell.source)

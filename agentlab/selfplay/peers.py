@@ -197,7 +197,7 @@ class Evolution:
     def restore(self, tensors:dict):
         for name, pool in self.pools.items(): pool.items = json.loads(bytes(tensors[name].tolist()))
 
-@recipe('in the spirit of 2025, Multi-Agent Evolve, arXiv 2510.23595')
+@recipe('in the spirit of Chen et al., 2025, Multi-Agent Evolve, arXiv 2510.23595')
 def mae_recipe():
     "Proposer, solver and judge are one policy; each role is whitened by itself"
     return dict(credit=partial(trr_pp, kind='role'), rollout=play_trio, memory=Evolution, group_size=3)

@@ -26,20 +26,25 @@ def taught(policy, games: list, steps: int, seed: int):
     return taught(policy, games, steps, seed=seed, **IMITATION)
 
 
-def shown(world, policy, count: int, seed: int) -> list:
+def shown(world, policy, count: int, seed: int, noise: float = 0.) -> list:
     "Games of the demonstrator, in houses that neither training nor test draws."
     from agentlab.episodes import derive
     from agentlab.policy.tiny import demonstrate
     world.split = 'demo'
-    return demonstrate(world, policy.chat, [derive(seed, 'shown', i) for i in range(count)], noise=0.)
+    return demonstrate(world, policy.chat, [derive(seed, 'shown', i) for i in range(count)], noise)
 
 
-def reinforced(policy, world, seed: int, steps: int = UPDATES):
-    "GRPO; the policy is changed."
+def reinforced(policy, world, seed: int, steps: int = UPDATES, make=None, turns=None, **how) -> list[dict]:
+    "Rows of a run, GRPO's unless told otherwise; the policy is changed."
     from agentlab.train import recipes
-    learned(policy, world, recipes.grpo(**RUN, steps=steps, seed=seed, max_turns=world.horizon))
+    limit = how.pop('max_turns', world.horizon)
+    return learned(policy, world, (make or recipes.grpo)(**RUN | dict(steps=steps, seed=seed, max_turns=limit) | how),
+                   turns)
 
 
-def share(policy, world, seed: int) -> float:
-    "Held-out houses that are won, sampled."
-    return share_won(tested(policy, world, TASKS, seed, max_turns=world.horizon, max_tokens=8))
+def games(policy, world, seed: int, samples: int = 4, max_turns: int | None = None):
+    "Held-out houses, sampled."
+    return tested(policy, world, TASKS, seed, samples, max_turns=max_turns or world.horizon, max_tokens=8)
+
+
+def share(policy, world, seed: int, **how) -> float: return share_won(games(policy, world, seed, **how))
