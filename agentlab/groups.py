@@ -74,38 +74,36 @@ def _key(key, x, name='by'):
         raise ValueError(f"{name} has shape {tuple(key.shape)} but x has {tuple(x.shape)}; give one key per element")
     return key.to(x.device).long()
 
+def _over_groups(measure, x, by, unit)->Tensor:  # score, owner, groups -> (groups,)
+    score, owner, ids, n = _counted(x, by, unit)
+    return _home(_read(measure(score, owner, n), ids), x)
+
 def group_count(x,  # (length,) scores; NaN = no score
     by=None,        # (length,) integer keys; None: one group
     unit=None,      # (length,) integer keys: inside a group each unit counts once, with its mean
 )->Tensor:          # (length,) float64
     "n: how many scores (or units) the element's group has."
-    score, owner, ids, n = _counted(x, by, unit)
-    return _home(_read(_count(score, owner, n), ids), x)
+    return _over_groups(_count, x, by, unit)
 
 def group_sum(x, by=None, unit=None)->Tensor:  # (length,) float64; x, by, unit as for `group_count`
     "Sum over the element's group; 0 for a group without scores."
-    score, owner, ids, n = _counted(x, by, unit)
-    return _home(_read(_total(score, owner, n), ids), x)
+    return _over_groups(_total, x, by, unit)
 
 def group_mean(x, by=None, unit=None)->Tensor:  # (length,) float64; x, by, unit as for `group_count`
     "Mean over the element's group; NaN for a group without scores."
-    score, owner, ids, n = _counted(x, by, unit)
-    return _home(_read(_mean(score, owner, n), ids), x)
+    return _over_groups(_mean, x, by, unit)
 
 def group_std(x, by=None, ddof:int=1, unit=None)->Tensor:  # (length,) float64; as for `group_count`
     "Standard deviation over the element's group, the sum of squares over n-ddof; NaN where n <= ddof."
-    score, owner, ids, n = _counted(x, by, unit)
-    return _home(_read(_std(score, owner, n, ddof), ids), x)
+    return _over_groups(lambda *scores: _std(*scores, ddof), x, by, unit)
 
 def group_min(x, by=None, unit=None)->Tensor:  # (length,) float64; x, by, unit as for `group_count`
     "Smallest score of the element's group; NaN for a group without scores."
-    score, owner, ids, n = _counted(x, by, unit)
-    return _home(_read(-_top(-score, owner, n), ids), x)
+    return _over_groups(lambda score, *group: -_top(-score, *group), x, by, unit)
 
 def group_max(x, by=None, unit=None)->Tensor:  # (length,) float64; x, by, unit as for `group_count`
     "Largest score of the element's group; NaN for a group without scores."
-    score, owner, ids, n = _counted(x, by, unit)
-    return _home(_read(_top(score, owner, n), ids), x)
+    return _over_groups(_top, x, by, unit)
 
 def group_constant(x, by=None, unit=None)->Tensor:  # (length,) bool; x, by, unit as for `group_count`
     "True where a group holds no two different scores: max-min <= 1e-9*max(|max|, |min|), or nothing at all."

@@ -23,7 +23,6 @@ class NotNow(Exception):
 
 class GaveUp(ConnectionError): "Asked often enough, or long enough."
 class Spent(RuntimeError): "A budget is used up."
-
 def worth_again(status: int)->bool:
     "Whether the same request may be answered later, by the status of its answer."
     return status in (408, 409, 425, 429) or (status >= 500 and status not in (501, 505))

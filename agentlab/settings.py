@@ -45,7 +45,6 @@ def packaged(path:str)->str:  # below agentlab/, such as 'train/known.json' -> i
     return files('agentlab').joinpath(path).read_text(encoding='utf-8')
 
 def packaged_json(path:str): return json.loads(packaged(path))
-
 def defaults()->Lab:  # what a command uses when it is not told
     "The packaged defaults, read from `agentlab/lab.ini`."
     return parse_lab(packaged('lab.ini'))

@@ -199,7 +199,6 @@ def _far(ray, function, cells):
             except ray.exceptions.RayError as why: yield cell, told(why)
 
 def error_file(cell: Cell)->Path: return Path(cell.folder).with_name(f'{cell.seed}.error.json')
-
 def outcome(cell: Cell, error: str)->str:
     "What is wrong with a cell that has been played; '' where it is finished."
     from agentlab.train import Run

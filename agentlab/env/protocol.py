@@ -249,8 +249,7 @@ def data_of(name:str)->dict:  # of the file, without .json
 EXTRAS = dict(
     split      = "an argument `split='train'` of its constructor: whose worlds are drawn; see `check_split`",
     tasks      = "a method tasks(split, n): n different tasks, none of which is trained on; see `distinct`",
-    vocabulary = "a method vocabulary(): every word that it says or understands; a tokenizer is made of them",
-)
+    vocabulary = "a method vocabulary(): every word that it says or understands; a tokenizer is made of them")
 registered: dict[str, type] = {}  # name -> class; filled as the pages of environments are imported
 
 def environment(name:str)->Callable:  # for `load_env`, the command line and sweeps
@@ -309,8 +308,7 @@ rules = dict(
     random   = "the global generators of random, numpy and torch are left alone; use random.Random(seed) or "
     "numpy.random.default_rng(seed)",
     clone    = "playing a clone leaves the original as it was, and both play alike; copy every mutable attribute",
-    final    = "after done, step raises an error that says so",
-)
+    final    = "after done, step raises an error that says so")
 
 nonsense = ('', 'xyzzy 42', 'go\nnorth</s>', '\u00e9\u4e16\U0001F511'*9)
 

@@ -26,7 +26,6 @@ class Rule:
         return self.on in ('any', tool) or f'{text} '.startswith(f"{self.on.replace('_', ' ')} ")
 
 def go_on(env, rule: Rule, action: str): "Nothing: the rule only counts."
-
 def skip(env, rule: Rule, action: str)->Step:
     "The action is not carried out, and the agent hears why."
     return env.told(f'{rule.name} forbids {action}')
@@ -55,7 +54,6 @@ def check_rules(rules):
         if why := _idle(rule, rules[:i]) or _circle(rule, rules): raise ValueError(f'rule {rule.name}: {why}')
 
 def _final(rule: Rule)->bool: return getattr(rule.do, 'func', rule.do) in (skip, stop, instead)
-
 def _idle(rule: Rule, before)->str:
     "Why a rule can never act, as far as its text tells."
     checks = {check.replace('!!', '') for check in rule.checks}
@@ -146,7 +144,6 @@ def read_rules(text: str,  # in AgentSpec's language (Wang et al., 2025)
     return rules
 
 def _line(text: str, at: int)->int: return text.count('\n', 0, at) + 1
-
 def _nothing(text: str, begin: int, end: int):
     left = text[begin:end].strip()
     if left: raise ValueError(f'line {_line(text, text.index(left, begin))}: {left.splitlines()[0][:60]!r} is no rule. '

@@ -52,8 +52,7 @@ def hand_over(batch: Batch,              # tokens need old_logp, and ref_logp wh
         return torch.full((count, width), other, device=ids.device, dtype=x.dtype).index_put((
             place[:, 0], place[:, 1]), x)[:, cut:]
     found = dict(prompt_ids=full[:, :cut], prompt_mask=mask[:, :cut], completion_ids=full[:, cut:],
-                 completion_mask=mask[:, cut:],
-                 tool_mask=at(weight[chosen]), advantages=at(advantage[chosen]),
+                 completion_mask=mask[:, cut:], tool_mask=at(weight[chosen]), advantages=at(advantage[chosen]),
                  old_per_token_logps=at(part.action('old_logp').nan_to_num()))
     # a 0 there could overflow: exp(0 - logp)
     if 'ref_logp' in part.tokens: found['ref_per_token_logps'] = at(part.action('ref_logp'), -1e4)
@@ -282,7 +281,6 @@ def row_scale(loss_type: str, batch: Batch, weight: Tensor,  # TRL's name; (acti
     return rows/len(counted[loss_type]) if loss_type in counted else 1.
 
 def outcome(**_): raise NotImplementedError("rewards are agentlab's business")
-
 def past_share(batch: Batch)->float:
     "Share of the tokens in the loss that are from past episodes."
     counted = batch.action('weight') > 0

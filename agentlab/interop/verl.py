@@ -106,8 +106,7 @@ def padded(batch: Batch,  # one row (context window) per episode; each turn has 
     put = lambda x, where, dtype: torch.zeros(shape, dtype=dtype).index_put_(where, x.to(dtype))
     owner = batch.rows.episode
     found = dict(token_level_rewards=put(batch.turns.reward, (token.row[last], token.position[last]), dtype),
-                 response_mask=put(torch.ones_like(turn), place, torch.int64),
-                 values=put(token.value, place, dtype),
+                 response_mask=put(torch.ones_like(turn), place, torch.int64), values=put(token.value, place, dtype),
                  index=np.array([f'{g:036d}' for g in batch.episodes.group[owner].tolist()], dtype=object),
                  reward_baselines=batch.episodes.greedy[owner].to(dtype), outcome=batch.episodes.outcome[owner].numpy(),
                  form=batch.episodes.form[owner].numpy())

@@ -18,7 +18,6 @@ EXACT = 'agentlab_exact'  # the name under which transformers finds this attenti
 BLOCK = 2**20  # bytes of float64 scores that are worked on at once: about what a core's cache holds
 
 def _cut(count: int, size: int)->list[slice]: return [slice(a, min(a + size, count)) for a in range(0, count, size)]
-
 def _mask(score: Tensor, mask: Tensor|None, causal: bool)->Tensor:
     "Scores (rows, groups, heads of a group, queries, keys) under a mask (rows, 1 or heads, queries, keys); in place."
     if causal:  # the last query of the block sees all the keys that are left

@@ -215,7 +215,6 @@ def _leave(url: str, key_name: str, held: dict):
     held.clear()
 
 def _httpx(): return needed('httpx', 'llm', 'a VLLMServer')
-
 def _read(answer, path: str):
     "The JSON of an answer, or its text where that is none to be expected."
     status, text = answer.status_code, answer.text[:600]

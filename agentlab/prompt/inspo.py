@@ -19,8 +19,7 @@ from .propose import Play, batch_plays, reflect
 metric('instruction', 'the instruction with the largest weight', 'after the update', 'JSON')
 metric('instruction_w', 'its weight', 'moving mean of the outcomes of its groups', "the environment's unit")
 metric('instructions', 'instructions that are alive', 'counted', 'instructions')
-metric('checked', 'episodes in which new instructions were checked; not among those trained on', 'counted',
-       'episodes')
+metric('checked', 'episodes in which new instructions were checked; not among those trained on', 'counted', 'episodes')
 
 class Inspo:
     "The memory of a run in which instructions evolve with the weights."

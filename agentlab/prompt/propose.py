@@ -39,7 +39,6 @@ def plays_of(episodes:list)->list:  # of `play_instructed` -> of Play
                  e.success, e.truncated, e.group) for e in episodes]
 
 def plain_text(text:str)->str: return ' '.join(text.split())
-
 def batch_plays(batch:Batch,  # of `play_instructed`: a row per turn
     policy)->list:  # who played: its tokenizer knows the text -> of Play
     "The episodes of a batch as text."
@@ -182,8 +181,7 @@ def _together(proposers, parents, plays, rng, count:int=4)->list:
 answer_schema = dict(type='object', required=['instructions'], additionalProperties=False,
                      properties=dict(instructions=dict(type='array', items=dict(
     type='object', required=['slots', 'text'], additionalProperties=False,
-    properties=dict(text=dict(type=['string', 'null']), slots=dict(
-        type='object', additionalProperties=False,
+    properties=dict(text=dict(type=['string', 'null']), slots=dict(type='object', additionalProperties=False,
         properties={name: dict(enum=list(values)) for name, values in grammar.items()}
         | dict(facts=dict(type='array', items=dict(type='array', items=dict(type='string'), minItems=2,
                                                    maxItems=2)))))))))

@@ -74,8 +74,7 @@ def _linked(batch: Batch, spans: Tensor)->Batch:
     row, turn, token = (torch.repeat_interleave(torch.arange(len(copy), device=copy.device), n) for n in count)
     moved = count.cumsum(1) - count - spans[:3]  # of every episode's first row, turn and token
     k, old = batch.tokens, torch.arange(len(turn), device=copy.device) - moved[1][turn]
-    return batch.replace(rows=batch.rows.with_(episode=row),
-        turns=batch.turns.with_(episode=turn,
+    return batch.replace(rows=batch.rows.with_(episode=row), turns=batch.turns.with_(episode=turn,
                                 origin=_origins(batch.turns.origin + base[turn], old + base[turn], copy[turn])),
         tokens=k.with_(row=k.row + moved[0][token], turn=torch.where(k.turn < 0, -1, k.turn + moved[1][token])))
 
@@ -420,8 +419,7 @@ class Buffer(_Content):
         content = {f'segment.{s.first}': to_bytes(s) for s in self.segments if s.batch is not None}
         self._named = (self._named + [{s.first for s in self.segments}])[-2:]
         return dict(state=tensor([REPLAY_VERSION, self.start, self.end, self.latest]),
-                    max_priority=tensor(self.max_priority, dtype=torch.float64),
-                    priority=self.priority.clone(),
+                    max_priority=tensor(self.max_priority, dtype=torch.float64), priority=self.priority.clone(),
                     segments=tensor([s.first for s in self.segments], dtype=torch.int64)) | content
     def restore(self, tensors:dict[str, Tensor]):  # what `tensors` gave
         "Be the buffer that gave these tensors. What was added to the folder after that is dropped."

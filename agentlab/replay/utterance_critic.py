@@ -128,8 +128,7 @@ def critic_step(heads:TwinHeads, slow:TwinHeads, optimizer,  # the second follow
 )->tuple[Tensor, Tensor, Tensor]:  # last loss; (turns, 2) Q before the step; (turns, 2) its targets
     "One update of the critic on past episodes, and one step of the slow network. ValueError where values run away."
     with torch.no_grad():
-        q_targets = archer_targets(b, slow.v(state), None if last is None else slow.v(last), gamma, faithful,
-                                   chunk)
+        q_targets = archer_targets(b, slow.v(state), None if last is None else slow.v(last), gamma, faithful, chunk)
         v_targets = slow.q(state, fresh)
     _check_values(q_targets, v_targets, limit, gamma, tau)
     before = torch.zeros_like(q_targets)

@@ -77,9 +77,7 @@ class Fixed:
                                      f'of update {lacking[0] + self.lag}. Begin again in another folder')
 
 class Stopped(Exception): "The run has ended; nobody waits for this group."
-
 class Lost(Exception): "Whoever played this group is gone, or is not to be believed; it is played again."
-
 def weights_hash(weights: dict[str, Tensor])->str:
     "By it two sets of weights are known to be the same, bit for bit."
     digest = hashlib.blake2b(digest_size=16)

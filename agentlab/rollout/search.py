@@ -306,8 +306,7 @@ def tree_figure(root: Node, height: int = 420, deepest: int = 8,  # pixels; leve
     labels = ['▸ '*row['chosen'] + escape(row['action'][:80]) for row in rows]
     hover = [f"{row['visits']} visits<br>Q {row['q']:.2f}<br>prior {row['prior']:.2f}" + '<br>won'*row['won']
              for row in rows]
-    figure = go.Figure(go.Icicle(
-        ids=['0', *(str(row['node']) for row in rows)], labels=['root', *labels],
+    figure = go.Figure(go.Icicle(ids=['0', *(str(row['node']) for row in rows)], labels=['root', *labels],
         parents=['', *(str(row['parent']) for row in rows)], values=[root.visits, *(row['visits'] for row in rows)],
         hovertext=[f'{root.visits} visits', *hover], hoverinfo='label+text', branchvalues='total', maxdepth=deepest,
         marker=dict(colors=[None, *(row['q'] for row in rows)], colorscale='Blues', showscale=True,

@@ -167,7 +167,6 @@ def collect(training: Training, step: int)->Batch:
     return Batch.from_episodes(joined(t.gather([episodes])))
 
 def group_count(r: Recipe)->int: return max(map(len, r.group_args.values()), default=r.groups)
-
 def asked_of(r: Recipe, step: int, mine)->tuple[list, dict]:  # numbers of groups within the step
     "Seeds and keywords with which a rollout plays these groups of a step."
     own = {name: [values[i] for i in mine] for name, values in r.group_args.items()}
@@ -547,7 +546,6 @@ def held_out(policy, env, tasks: int, greedy: bool, seed: int, rollout, rank: in
         return rollout(policy, env, [derive('test', i) for i in mine], **how, **own, **budget)
 
 def ends(episodes: list)->list[tuple]: return [(e.success, e.error) for e in episodes]
-
 def solved(found: list[tuple])->float:
     "Share of successes. Raises RuntimeError where every episode ended with an error."
     broken = [error for _, error in found if error]
@@ -768,8 +766,7 @@ def train(policy, env,  # agentlab.policy.Policy, whose weights are changed; an 
     if check: fit.check_fits(policy, recipe)
     training = Training(policy, env, recipe, should_stop)
     with (_opened(training, out, resume) as run, _heard(training, run, on_row), explain(run),
-          playing_ahead(training, players),
-          bar(recipe, progress and training.accelerator.is_main_process) as shown):
+          playing_ahead(training, players), bar(recipe, progress and training.accelerator.is_main_process) as shown):
         step = restore_training(training, run) if resume else open_replay(training, run, False) or 0
         if step == 0: test(training, run, 0)
         shown.update(step)

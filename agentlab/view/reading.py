@@ -19,7 +19,6 @@ __all__ = ['GLUED', 'FOLD', 'QUIET', 'PART_CSS', 'joined', 'Lexicon', 'space_bet
 _halves = re.compile('[\udc80-\udcff]{2,}')
 
 def _letters(halves: str)->str: return halves.encode('utf-8', 'surrogateescape').decode('utf-8', 'surrogateescape')
-
 def joined(texts: Iterable[str],  # texts of neighbouring tokens
     between: str = '')->str:  # what stands between two of them
     "The text of several tokens. Half letters that meet become the letter; those that do not stay as they are."
@@ -137,7 +136,6 @@ def part_names()->dict:
     return {code: name for name, code in PART_CODES.items()}
 
 def thought()->int: return next(code for code, name in part_names().items() if name == 'thought')
-
 def laid_out(pieces: list, controls: bool = False,  # Piece of every token of a turn; draw control tokens too
     opened: bool = False)->list:  # draw long thoughts token by token -> Piece or Fold, in their order
     "What of a turn is drawn."
@@ -153,7 +151,6 @@ def laid_out(pieces: list, controls: bool = False,  # Piece of every token of a 
     return [p for x in found for p in (x.pieces if isinstance(x, Fold) and short(x) else [x])]
 
 QUIET = ('other', 'markup')  # parts without a name in front of them: the second says itself what it is
-
 PART_CSS = sheet('parts')
 
 def parts_shown(batch, known: Lexicon,

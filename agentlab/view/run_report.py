@@ -606,8 +606,7 @@ CHECKS = {
                                          'step-level and episode-level credit then pull in different directions', _sums,
                                          True),
     'environment failures': ('episodes ended by an error of the environment', 'read the error below the rollout',
-                             _failed, True),
-}
+                             _failed, True)}
 
 @dataclass
 class Finding:

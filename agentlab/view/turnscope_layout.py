@@ -241,8 +241,7 @@ class TokenRow(Panes):
         near = lambda k: items[k].at if 0 <= k < len(items) else None
         return dict(turn=self.turn, total=int(p.length[self.turn]), start=drawn[0].at if drawn else 0,
                     columns={name: _digits(x) for name, x in columns.items()}, shares=shares, top=number(top),
-                    stopped=stopped,
-                    likely=_most_likely(p, at, words), mode=self.mode, signs=MODES[self.mode][2],
+                    stopped=stopped, likely=_most_likely(p, at, words), mode=self.mode, signs=MODES[self.mode][2],
                     names=[self.first, self.second], clip=self.clip, page=[page + 1, page + len(shown), len(items)],
                     earlier=near(page - 1), later=near(page + TOKENS),
                     controls=[self.controls, sum(piece.control for piece in every)],
@@ -361,8 +360,7 @@ class Layout(Strips):
         if self.played is None: return dict(estimators=[], modes=[])
         return dict(estimators=[[name, self.reason(self.played, name)] for name in self.choices(self.played)],
                     modes=[[key, label, _lacking(self.played, key) if self.played.has_tokens else ['tokens']]
-                           for key, (label, _, _) in MODES.items()],
-                    missing=self.source.missing)
+                           for key, (label, _, _) in MODES.items()], missing=self.source.missing)
     def part_banner(self)->dict:
         "The checks: name, what is counted, meaning, found (null: unchecked), looked at, is one too many, places."
         if self.played is None: return {}
