@@ -8,9 +8,10 @@ import torch
 from agentlab.credit import grpo
 from agentlab.env.python_tool import PythonTool
 from agentlab.env.sandbox import Result
-from agentlab.episodes import Batch
+from agentlab.episodes import Batch, derive
 from agentlab.objective import clip, gspo, spear_clip
 from agentlab.recipe import arguments
+from agentlab.replay.tasks import PacedSelection
 from agentlab.rollout import chain, keep_mixed, play, roc, roc_penalty
 from agentlab.train import METRICS, Run, recipes, train, trainer
 from later import deferred
@@ -44,7 +45,9 @@ def short(name, out, env=None, resume=False, should_stop=None, **changes):
                                         checkpoint_every=1) | changes)
     return train(small_policy(env), env, recipe, out, resume=resume, should_stop=should_stop, progress=False)
 
-CHANGES = dict(roc=dict(curate=deferred(lambda: chain(keep_mixed, partial(roc, keep=4)))))
+PACED = dict(n=4, count=4, most=6)
+CHANGES = dict(roc=dict(curate=deferred(lambda: chain(keep_mixed, partial(roc, keep=4)))),
+               dart=dict(memory=partial(PacedSelection, **PACED)))
 
 @pytest.mark.parametrize('name', NAMES)
 def test_it_trains_on_a_tool(tmp_path, name):
@@ -119,6 +122,20 @@ def test_dart_weighs_what_another_policy_sampled():
     assert torch.allclose(r.objective(logp, surer, advantage), alone*math.exp(-1))
     shyer = b.with_action(sampler_logp=b.action('old_logp') - 1)
     assert torch.allclose(r.objective(logp, shyer, advantage), alone)
+
+def test_dart_plays_as_its_tasks_need(tmp_path):
+    "A memory that reads the same games plans the same numbers and lengths; what is mostly won gets fewer games."
+    run = short('dart', tmp_path/'run', steps=5, max_tokens=6, **CHANGES['dart'])
+    again, sizes = PacedSelection(seed=derive(0, 'memory'), **PACED), []
+    for step in range(5):
+        plan, games = again.plan(step)['group_args'], run.episodes(step)
+        count = torch.bincount(games.episodes.group - 4*step, minlength=4)
+        turns = torch.bincount(games.turns.episode)
+        assert count.tolist() == plan['sizes']
+        assert all(t <= plan['limits'][g - 4*step] for t, g in zip(turns.tolist(), games.episodes.group.tolist()))
+        again.read(games, step)
+        sizes += plan['sizes']
+    assert min(sizes) < 6 == max(sizes) and again.longest.max() > 0
 
 def test_what_dr_bot_leaves_out():
     "Three quarters of the groups, those that differ most; of them, who was cut short is only counted."

@@ -88,6 +88,22 @@ def measured(key: str, arm: str, what: str) -> list:
     return [row[what] for row in record_of(key)['rows'] if row['arm'] == arm]
 
 
+def means(key: str, *what: str):
+    "A table: a row for every arm, mean over its seeds."
+    import pandas as pd
+    mean = lambda found: sum(found)/len(found)
+    return pd.DataFrame({arm: {name: mean(measured(key, arm, name)) for name in what}
+                         for arm in record_of(key)['arms']}).T.round(3)
+
+
+def told(key: str) -> str:
+    "The verdict in words: the first arm less its control, with the interval."
+    record = record_of(key)
+    ends = record['difference']
+    return (f"{record['verdict']}: {record['measure']} of {record['arms'][0]!r} less {record['control']!r} "
+            f"{ends['mean']:+.3f} [{ends['low']:+.3f}, {ends['high']:+.3f}]")
+
+
 def known(claim: Claim, folder: Path = OUT) -> list[dict]:
     "The rows that are recorded; a record of something else is refused."
     record = record_of(claim.key, folder)

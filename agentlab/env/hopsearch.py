@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['first_names', 'last_names', 'relations', 'full_name', 'best_pages', 'verbs', 'names_of', 'draw_people', 'fts_query',
            'World', 'world_of', 'index_of', 'full_text', 'draw_question', 'check_question', 'parse', 'missing', 'Game',
-           'check_options', 'HopSearch']
+           'check_options', 'HopSearch', 'injected', 'harder']
 
 # %% ../../nbs/env/04_hopsearch.ipynb #095
 import re, sqlite3, threading, weakref
@@ -344,3 +344,18 @@ class HopSearch(Drawn, Env):
         lines = ('=' if hop in game.found else '.' for hop in chain)
         hops = (f'{name} {line}{relation}{line}>' for (relation, name), line in zip(chain, lines))
         return f"{' '.join(hops)} {answer}"
+
+def injected(task:dict, generator:Random)->dict|None:  # a question of HopSearch; seeded -> one for HopSearch(hops + 1)
+    "The same answer, one hop further away (ASearcher's injection); None if nobody new points at its first person."
+    world = world_of(task['split'], task['world'], task['people'])
+    facts, answer = world.chain(task['start'], task['path'])
+    met = {name for _, name in facts} | {answer}
+    ways = [fact for fact, who in world.links.items() if who == task['start'] and fact[1] not in met]
+    if not ways: return None
+    relation, start = generator.choice(ways)
+    return task | dict(start=start, path=[relation, *task['path']])
+
+def harder(tasks:list, rate, generator:Random, most:float=.5)->list:  # rate: task -> share won; seeded; kept up to it
+    "Injected questions that are not easy; ASearcher keeps what a model does not answer at once."
+    made = (injected(task, generator) for task in tasks)
+    return [task for task in made if task and rate(task) <= most]

@@ -94,9 +94,12 @@ def tis_recipe():
 
 @recipe('in the spirit of Li et al., 2025, DART-GUI, arXiv 2509.23866')
 def dart_recipe():
-    "One ratio for the whole answer, corrected for the sampler, on the turns that were most open"
+    "As many and as long games as a task needs, past successes, open turns, one ratio, corrected for the sampler"
     from agentlab.credit.group_baselines import grpo
     from agentlab.objective.sequence import gspo
+    from agentlab.replay.success import SuccessReplay, by_number
+    from agentlab.replay.tasks import PacedSelection, play_paced
     from agentlab.rollout.filters import mask_certain
     return dict(credit=grpo, curate=mask_certain, objective=partial(corrected(gspo, dart_weights), low=.1, high=.28),
+                rollout=play_paced, memory=PacedSelection, replay=partial(SuccessReplay, key=by_number),
                 recompute_old=True, kl_coef=.1, loss_per='row')

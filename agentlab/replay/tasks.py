@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['learnability', 'hardness', 'chances', 'draw', 'TaskSelection', 'NumberSelection', 'task_selection_recipe',
-           'arpo_gui_recipe', 'play_with_length', 'Stages', 'craft_gui_recipe']
+           'arpo_gui_recipe', 'games_for', 'play_paced', 'PacedSelection', 'play_with_length', 'Stages',
+           'craft_gui_recipe']
 
 # %% ../../nbs/replay/06_tasks.ipynb #e92
 import math
@@ -13,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 from ..credit.group_baselines import grpo
-from ..episodes import Batch, derive, need
+from ..episodes import Batch, derive, need, state_key
 from ..metrics import metric
 from ..recipe import recipe
 from .success import SuccessReplay, by_number, play_recurring
@@ -91,7 +92,8 @@ class TaskSelection:
                              f'{int(batch.episodes.group.max())}, and n={self.n} of them were planned, from '
                              f'{step*self.n} on. Give TaskSelection the n of the recipe\'s groups.')
         task, worth = self.numbers(step)[place], self.score(self.wins, self.losses)
-        won = batch.episodes.success.cpu().double()
+        # a past success that was brought back stands for a game that was lost
+        won = (batch.episodes.success.bool() & (batch.episodes.source == state_key('policy'))).cpu().double()
         count = lambda x: torch.zeros_like(self.wins).index_add(0, task, x)
         self.wins, self.losses = self.decay*self.wins + count(won), self.decay*self.losses + count(1 - won)
         self.seen = dict(learnability=worth[task].mean().item() if len(task) else math.nan, tasks=len(task.unique()))
@@ -124,6 +126,49 @@ def arpo_gui_recipe():
     "A group in which everybody failed gets a past success, and tasks that are sometimes won are played more often"
     return dict(credit=grpo, rollout=play_recurring, memory=NumberSelection,
                 replay=partial(SuccessReplay, key=by_number), objective_args=dict(low=.2, high=.3))
+
+def games_for(rates:Tensor,  # (tasks,) share of the games that are won
+    most:int=8, least:int=2, easy:float=.6)->Tensor:  # games of a task; from this share on fewer -> (tasks,) int64
+    "Fewer games for what is mostly won (in the spirit of DART, arXiv 2509.23866; numbers ours)."
+    if not 1 <= least <= most: raise ValueError(f'least={least}, most={most}: give 1 <= least <= most')
+    return (most - (most - least)*((rates.double() - easy)/(1 - easy)).clamp(0, 1) - 1e-6).ceil().long()
+
+def play_paced(policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,  # as for `play_recurring`
+    numbers:list=None, sizes:list=None, limits:list=None,  # of every group: its task; games; most turns
+    max_turns:int=64, **how)->list:  # without sizes and limits: all groups alike -> episodes in the order of groups
+    "`play_recurring`, with games and turns of each group's own."
+    groups = list(range(len(seeds)) if groups is None else groups)
+    kinds = list(zip(sizes or [group_size]*len(groups), limits or [max_turns]*len(groups)))
+    found = []
+    for size, limit in dict.fromkeys(kinds):
+        mine = [i for i, kind in enumerate(kinds) if kind == (size, limit)]
+        part = dict(groups=[groups[i] for i in mine], numbers=numbers and [numbers[i] for i in mine])
+        found += play_recurring(policy, env, [seeds[i] for i in mine], size, tasks, max_turns=limit, **part, **how)
+    return sorted(found, key=lambda e: groups.index(e.group))
+
+class PacedSelection(NumberSelection):
+    "A recipe's `memory` for `play_paced`: tasks by learnability, games by success, turns by the longest game won."
+    def __init__(self, policy=None, seed:int=0, most:int=8,  # games of a task at most
+        limit:int=64, slack:int=2, **how):  # turns at most; more than the longest game won; of `NumberSelection`
+        super().__init__(policy, seed, **how)
+        self.most, self.limit, self.slack = most, limit, slack
+        self.longest = torch.zeros(len(self.tasks), dtype=torch.float64)  # turns; 0: not won yet
+    def plan(self, step:int)->dict:
+        task = self.numbers(step)
+        rate = (self.wins + 1)/(self.wins + self.losses + 2)
+        turns = torch.where(self.longest > 0, (self.longest + self.slack).clamp(max=self.limit), self.limit).long()
+        return dict(group_args=dict(numbers=task.tolist(), sizes=games_for(rate[task], self.most).tolist(),
+                                    limits=turns[task].tolist()))
+    def read(self, batch:Batch, step:int)->Batch:
+        b = super().read(batch, step)
+        turns = torch.bincount(b.turns.episode, minlength=len(b)).double()
+        won = torch.where(b.episodes.success.bool(), turns, 0.).cpu()
+        self.longest = self.longest.scatter_reduce(0, b.episodes.task.cpu(), won, 'amax')
+        return b
+    def tensors(self)->dict[str, Tensor]: return super().tensors() | dict(longest=self.longest.clone())
+    def restore(self, tensors:dict[str, Tensor]):
+        super().restore(tensors)
+        self.longest = tensors['longest'].double().clone()
 
 def play_with_length(policy, env, seeds:list, *arguments, **how,  # as for `play_recurring`
 )->list:  # episodes with columns['expert_turns']
