@@ -55,11 +55,9 @@ def by_prompt(b:Batch)->Tensor:  # episodes with their context tokens -> (episod
     action = b.tokens.turn >= 0
     owner = b.rows.episode[b.tokens.row]
     seen = action.long().cumsum(0)
-    # nothing sampled yet in this episode
-    before = seen - action.long() == group_min((seen - action.long()).double(), owner).long()
+    before = seen - action.long() == group_min((seen - action.long()).double(), owner).long()  # nothing sampled so far
     prompt = before & ~action
-    # where the next episode begins
-    cut = torch.searchsorted(owner[prompt], torch.arange(len(b), device=owner.device)[1:])
+    cut = torch.searchsorted(owner[prompt], torch.arange(len(b), device=owner.device)[1:])  # where the next one begins
     return torch.tensor([state_key(ids.tolist()) for ids in b.tokens.id[prompt].tensor_split(cut.cpu())][:len(b)],
                         dtype=torch.int64, device=owner.device)
 

@@ -60,8 +60,7 @@ def sentences(text:str)->list:  # an observation
 
 def pattern(parts:tuple, action:str,  # sentences; what was done there
     names:re.Pattern,     # what is a name
-# (the sentences, the action) with letters for names; the action is None where it needs a name that the sentences lack
-)->tuple:
+)->tuple:  # (sentences, action) with letters for names; action is None where it needs a name that the sentences lack
     "Sentences and action with A, B, C in place of names."
     letters = {}
     def letter(found): return letters.setdefault(found[0], chr(65 + len(letters)%26)*(1 + len(letters)//26))

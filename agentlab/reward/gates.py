@@ -58,8 +58,7 @@ def _each(name, values, count):
     return values
 
 def renorm(b:Batch,  # episodes; turns need the column named next
-    # turns column with the judge's share of points, 0 to 1; anything else is an invalid judgement
-    process:str='process',
+    process:str='process',  # turns column: the judge's share of points, 0 to 1; anything else is an invalid judgement
     beta:float=1.,        # taken from every intermediate turn; with 1 no step pays where the outcome is 0
     faithful:bool=False,  # True: an invalid judgement counts as a share of 0, as in the authors' code
 )->Tensor:                # (turns,) float64; NaN throughout an episode without outcome

@@ -231,8 +231,7 @@ def roc_counts(positives:Tensor, negatives:Tensor,  # (any shape) float64: how m
     return torch.where(up <= few, few, up), torch.where(up <= few, keep - few, down)
 
 def roc_penalty(b:Batch,  # episodes; turns need the three columns
-    # turns column: 1 where the tool answered with an error, 0 where it did not, NaN where no tool answered
-    error:str='tool_error',
+    error:str='tool_error',  # turns column: 1 where a tool answered with an error, 0 without, NaN where none answered
     malformed:str='malformed',  # turns column: above 0 where a tag was opened and not closed, or the other way round
     answers:str='answers',  # turns column: number of complete answers in this turn
 )->Tensor:                  # (episodes,) float64, 0 to 2

@@ -63,8 +63,7 @@ class Side:
         reward, self.unplaced = self.unplaced, 0.
         self.turns.append(Turn(t, self.observation, text, self.new, completion.ids, completion.logprobs,
                                completion.entropies, reward, state, window=self.window, **read))
-        # not every sampler looks
-        self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or []
+        self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or []  # some do not look
                                                             for name in ('top_ids', 'top_logps'))
         version = getattr(completion, 'version', None)  # of the weights that spoke, where play runs ahead
         if version is not None: self.turns[-1].columns['version'] = version
@@ -198,8 +197,7 @@ def _columns(name: str, given)->dict:
 def _state(name: str, value):
     try: state_key(value)
     except Exception as e: raise EnvError(f'{name} cannot be a state: {str(e)[:300]}') from None
-    # the environment may go on writing in its own
-    return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
+    return copy.deepcopy(value) if isinstance(value, (list, dict)) else value  # an environment may write on in its own
 
 def fault(error: BaseException)->str:
     "An exception as one text: its type, and what it says, where that can be read."
@@ -272,8 +270,7 @@ def play(policy, env,  # agentlab.policy.Policy; an environment, or a function t
     group_size: int = 1,
     tasks: list|None = None, groups: list[int]|None = None, # one per group: its task; its number (default 0, 1, 2, ...)
     sampler = None,  # default: a TorchSampler on the policy
-    # turns of a game; tokens of an action; tokens of a seat
-    max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None,
+    max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None,  # of a game; of an action; of a seat
     temperature: float = 1., top_p: float = 1.,
     limit: float|None = None,  # seconds for one call of an environment in this process
     workers: int = 0,  # threads in which environments of this process answer side by side; 0: one after the other
@@ -284,8 +281,7 @@ def play(policy, env,  # agentlab.policy.Policy; an environment, or a function t
     on_reset = None)->list[Episode]:  # called with all games before anybody acts -> ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
     given = dict(locals())
-    # a program that calls the policy by itself: agentlab.interop.programs
-    if hasattr(env, 'plays'): return given.pop('env').plays(**given)
+    if hasattr(env, 'plays'): return given.pop('env').plays(**given)  # the program calls: agentlab.interop.programs
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, groups)
     sampler = sampler or policy.sampler()
     policy, system, max_tokens = fitted_policy(policy, format, games, system, max_tokens)

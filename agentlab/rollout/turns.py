@@ -42,8 +42,7 @@ class TurnLimit(Wrapper):
         if not limits or any(isinstance(n, bool) or not isinstance(n, int) or n < 1
                              for n in limits) or sorted(set(limits)) != [*limits]:
             raise ValueError(f'limits={limits}: give whole numbers from 1, each larger than the one before')
-        # the rule goes into run.json
-        self.limits, self.grant, self.says, self.rule = (limits, grant, says,
+        self.limits, self.grant, self.says, self.rule = (limits, grant, says,  # the rule goes into run.json
                                                          f'{limits} {getattr(grant, "__qualname__", grant)}')
         self.t, self.granted, self.over = 0, 0, True
     @property

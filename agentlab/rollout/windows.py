@@ -73,8 +73,7 @@ def _summarise(games, policy, sampler, how, instruction, summaries, latest, syst
     said = sampler.sample([side.context for _, side, _ in asked],
                           seeds=[derive(g.sample_seed, g.t) for g, _, _ in asked], **how)
     for (g, side, observation), completion in zip(asked, said):
-        # no state: a summary is compared with nobody's action
-        side.act(g.t, policy.text(completion.ids), completion, None)
+        side.act(g.t, policy.text(completion.ids), completion, None)  # no state: a summary is compared with no action
         side.turns[-1].columns['summary'] = 1.
         g.t += 1
         side.observation = ' '.join([side.turns[side.begun].observation, side.turns[-1].text] + [observation]*latest)

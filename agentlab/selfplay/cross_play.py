@@ -20,8 +20,7 @@ from .ratings import Results, bradley_terry, rating_frame
 from .snapshots import load_snapshot, vocabulary_of
 from ..settings import in_parts, needed
 
-# of a seating; wins and losses are those of `first`
-COUNTS = ('games', 'wins', 'draws', 'losses', 'truncated', 'faults')
+COUNTS = ('games', 'wins', 'draws', 'losses', 'truncated', 'faults')  # of a seating; wins and losses are of `first`
 SUMS = ('paid_first', 'paid_second')
 
 class _Table:

@@ -528,8 +528,7 @@ class Running(Asking):
         finally: self.draw(force=True)
         return self.rows
     def resume(self,
-        # called as function(on_row=..., should_stop=...), with resume=True where it takes that; None: the one that the
-        # dashboard was given
+        # called as function(on_row=..., should_stop=...), with resume=True where it takes that; None: the dashboard's
         function=None):  # the dashboard; await it for the result
         "Go on from the last checkpoint. Where there is no function, the hint says what to type."
         if self.task is not None and not self.task.done():
@@ -586,8 +585,7 @@ class Dashboard(Running):
                            f'style="user-select:all">{safe(self.hint, 900)}</code></p>' if self.hint else '')
 
 def watch(
-    # function(on_row=..., should_stop=...) to run; or a run folder, row log or list of rows to follow; or several of
-    # these: name -> one, or a list
+    # function(on_row=..., should_stop=...) to run; run folder, rows or row log to follow; name -> one, or a list
     what, total:int|None=None,  # updates of the whole run, for the time left
     recorder=None,        # anything with append(row): gets every row
     **options,            # of Dashboard: `resume`, `fps`, `points`; of Overlay for several

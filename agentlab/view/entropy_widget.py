@@ -25,8 +25,7 @@ def pull(objective,  # logp, batch, advantage, entropy -> (action tokens,) loss
     batch,           # Batch; its tokens need what the objective reads
     advantage,       # (action tokens,)
     entropy=None,    # (action tokens,) entropy now; None: the objective gets none
-# (slope, opening), float64: derivative of the summed loss by each log-probability; by each entropy, with its sign
-# turned: above 0, the entropy is pushed up
+# (slope, opening), float64: derivative of the summed loss by log-probability; by entropy, negated: above 0 pushes it up
 )->tuple:
     "What an objective does to every token, over the tokens that count in the loss."
     import torch
@@ -94,8 +93,7 @@ class Present:
         return np.exp(np.clip((self.logp - self.batch.action('old_logp').double()).cpu().numpy(), -20, 20))
 
 def present(batch,  # Batch
-    # policy, function of a batch, name of a token column, or tensor: log-probability now (a pair: with the entropy);
-    # None: as when it was sampled
+    # policy, function of a batch, token column or tensor: log-probability now (pair: with entropy); None: as sampled
     current=None)->Present:
     "Old and present log-probability of every action token."
     import torch

@@ -21,8 +21,7 @@ __all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'DECISIVE', 'PLACES', 'Columns', 'Me
            'clipped', 'findings', 'retokenised', 'Source', 'source_of']
 
 # %% ../../nbs/view/05_turnscope_data.ipynb #1c9
-# sampler, trainer before the update, trainer after it, reference
-LOGPS = ('sampler_logp', 'old_logp', 'new_logp', 'ref_logp')
+LOGPS = ('sampler_logp', 'old_logp', 'new_logp', 'ref_logp')  # sampler, trainer before the update, after it, reference
 
 def _np(x)->np.ndarray: return x.detach().cpu().numpy()
 
@@ -139,8 +138,7 @@ class Texts(Grouped):
         "Ids that were read before the action, and ids of the action."
         if not self.length[turn]: return [], []
         begin, end = (edge[turn] for edge in self.edges)
-        # ids that a rule put inside of an action are neither
-        ids, own = self.batch.tokens.id, self.batch.actions[self.span(turn)]
+        ids, own = self.batch.tokens.id, self.batch.actions[self.span(turn)]  # but ids that a rule put there
         return ids[begin:int(own[0])].tolist(), ids[own].tolist()
     def texts(self, turn)->tuple:
         "What was read and what was said at a turn; None where the run did not save it."
@@ -253,8 +251,7 @@ def retokenised(played:Played, key:int, encode,  # group; text -> ids, as the po
     def differs(ids):
         ids = ids if known or ids[-1] != mark else ids[:-1]
         text = joined((words.get(i, f'#{i}') for i in ids), played.known.between)
-        # half a letter cannot be encoded
-        return any('\udc80' <= char <= '\udcff' for char in text) or list(encode(text)) != ids
+        return any('\udc80' <= char <= '\udcff' for char in text) or list(encode(text)) != ids  # half a letter
     return np.array([turn for turn, ids in said.items() if differs(ids)], int), len(said)
 
 @dataclass

@@ -116,8 +116,7 @@ class Grids(Looking):
         if other: self.window2 = window
         else: self.window = window
 
-# turns before and after the chosen one; characters of the chosen turn and of a neighbour
-AROUND, LONG, SHORT = 2, 6000, 320
+AROUND, LONG, SHORT = 2, 6000, 320  # turns around the chosen one; characters of the chosen turn and of a neighbour
 
 class Panes(Grids):
     "The conversation."

@@ -43,8 +43,7 @@ class Live(Shown, Layout):
             for name, value in fresh.items():
                 if value != getattr(self.widget, name): setattr(self.widget, name, value)
 
-# of the report's page only what its pictures need
-STATIC_CSS = sheet('plot', 'turnscope_static')
+STATIC_CSS = sheet('plot', 'turnscope_static')  # of the report's page only what its pictures need
 
 class TurnScope(Live):
     "Where somebody looks in a run, and what there is to see. `part(name)` is what the browser gets."
