@@ -204,9 +204,8 @@ def check_group_size(estimator,  # a function of agentlab.credit or of yours, or
     function = unbound(estimator)
     if group_size >= 2 or 'group' not in getattr(function, 'needs', ()): return
     raise ValueError(f'group_size={group_size}: {function.__name__} compares the episodes of one task with each other, '
-                     f'and one episode has '
-                     'nobody to be compared with. Use group_size=2 or more (4 to 16 is usual), or an estimator that '
-                     'needs no group.')
+                     f'and one episode has nobody to be compared with. Use group_size=2 or more (4 to 16 is usual), or '
+                     f'an estimator that needs no group.')
 
 def check_world(recipe: Recipe, env):
     "Ask all functions of the recipe that have a `check_env` about an environment. Raises what they raise."

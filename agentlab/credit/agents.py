@@ -43,8 +43,7 @@ def dr_mas_recipe():
     return dict(credit=dr_mas)
 
 @estimator('reward from the turn to the end', 'turns of the same player (seat) in the same task',
-           'every token of the turn',
-           'Yuan et al., 2025, MARS (MARSHAL), arXiv 2510.15414', needs=('group', 'seat'))
+           'every token of the turn', 'Yuan et al., 2025, MARS (MARSHAL), arXiv 2510.15414', needs=('group', 'seat'))
 def mars(b:Batch,         # episodes; episodes need `seat`
     center:str=None,  # 'return' (also None): sum, then subtract the mean; 'turn_reward': subtract the mean, then sum
     gamma:float=1.,       # discount per turn

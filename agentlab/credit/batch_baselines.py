@@ -96,8 +96,7 @@ def gdpo(b:Batch,        # episodes; several episodes per group
     scores, peers = [_score(b, column) for column in columns], b.of_turn('group', 'seat')
     total = sum(w*compare(x, peers, scale, ddof, eps, singleton, b.turns.episode) for w, x in zip(weights, scores))
     total = torch.where(total.isnan(), torch.inf, total)  # an infinite score stays visible: NaN would count as no score
-    unscored = torch.stack(scores).isnan().all(0)
-    return b.spread(whiten(torch.where(unscored, torch.nan, total), b.turn_lengths()))
+    return b.spread(whiten(torch.where(torch.stack(scores).isnan().all(0), torch.nan, total), b.turn_lengths()))
 
 def _score(b, column):
     "(turns,) the episode's score in one reward column; NaN = no score."

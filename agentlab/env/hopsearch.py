@@ -305,9 +305,8 @@ class HopSearch(Drawn, Env):
     def legal(self)->list:
         "What can be said with the names read so far; other texts may work too."
         names, (learn, finish) = self.game.known(), verbs[self.game.role]
-        nothing = ['report nothing'] if finish == 'report' else []
         return ([f'{learn} {relation} {name}' for name in names for relation in relations]
-                + [f'{finish} {name}' for name in names] + nothing)
+                + [f'{finish} {name}' for name in names] + ['report nothing']*(finish == 'report'))
     def draw(self, generator:Random, split:str)->dict: return draw_question(generator, split, self.hops, self.people)
     def best(self)->str:
         "Ask for the first fact that is missing, then answer; for any seat, from what that seat has read."

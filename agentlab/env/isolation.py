@@ -178,8 +178,7 @@ class Worker:
             first = self.reply(self.posted + self.limit)
             if first is None or first[0] == 'error': return first
             self.ready, self.posted = True, time.monotonic()  # starting up does not count against the call
-        reply = self.reply(self.posted + limit)
-        self.waiting = ''
+        reply, self.waiting = self.reply(self.posted + limit), ''
         return reply
     def reply(self, deadline:float)->list:
         "The next reply; None if the worker died."

@@ -51,8 +51,7 @@ def from_verl(token_level_rewards: Tensor,  # (rows, longest)
         raise ValueError(f'token_level_rewards has shape {tuple(token_level_rewards.shape)} and response_mask '
                          f'{tuple(response_mask.shape)}; give both as (rows, longest response)')
     if index is not None and len(index) != len(response_mask):
-        raise ValueError(f'index has {len(index)} names for {len(response_mask)} rows; give one per row '
-                         f'(verl: the uid)')
+        raise ValueError(f'index has {len(index)} names for {len(response_mask)} rows; give one per row (verl: uid)')
     tables, owner = _tables(response_mask)
     wide, has = (token_level_rewards.double(), owner[:, 0] >= 0 if owner.shape[1]
                  else owner.new_zeros(len(owner), dtype=torch.bool))
@@ -317,9 +316,8 @@ def _sum_up(self, _):
 def _output_class():
     from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
     parts = dict(__annotations__=dict(turn_rewards=list[float] | None), turn_rewards=None, as_dict=_as_dict,
-                 model_post_init=_sum_up,
-                 __doc__="verl's AgentLoopOutput with one reward per turn.", __module__=__name__,
-                 __qualname__='TurnRewardOutput')
+                 model_post_init=_sum_up, __doc__="verl's AgentLoopOutput with one reward per turn.",
+                 __module__=__name__, __qualname__='TurnRewardOutput')
     return type(AgentLoopOutput)('TurnRewardOutput', (AgentLoopOutput,), parts)
 
 class _Talk:
@@ -390,9 +388,8 @@ async def _aside(self, talk, call, *arguments):
 def _output(self, talk, rewards, states, step):
     "The episode as verl's trainer wants it."
     start, most = len(talk.ids) - len(talk.mask), self.rollout_config.response_length
-    success = step.info.get('success', False)
     extra = talk.extra | dict(turn_scores=rewards, tool_rewards=[], states=states,
-                              reward_extra_info=dict(success=float(success)))
+                              reward_extra_info=dict(success=float(step.info.get('success', False))))
     return _output_class()(prompt_ids=talk.ids[:start], response_ids=talk.ids[start:][:most],
                            response_mask=talk.mask[:most], response_logprobs=talk.logps[:most] or None,
                            num_turns=2*len(rewards), metrics=talk.metrics, extra_fields=extra, turn_rewards=rewards)
@@ -426,8 +423,7 @@ _LAZY = dict(TurnRewardOutput=_output_class, AgentlabAgentLoop=_agent_loop_class
 def __getattr__(name):
     "The classes that stand on verl's own are made when somebody asks for them."
     if name in _LAZY and find_spec('verl') is None:
-        raise ImportError(f'agentlab.interop.verl.{name} needs verl: pip install verl==0.9.1, in an environment '
-                          f'of its own')
+        raise ImportError(f'{name} needs verl: pip install verl==0.9.1, in an environment of its own')
     if name in _LAZY: return _LAZY[name]()
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
@@ -474,9 +470,8 @@ def _wanted_loss(function: Callable, mode: str, seed: int)->dict:
     wide = dict(old_log_prob=old, log_prob=logp, advantages=advantage, rollout_is_weights=believed)
     arrays = ({name: to_verl(x.detach(), mask, torch.float64).numpy() for name, x in wide.items()}
               | dict(response_mask=mask.bool().numpy()))
-    wanted = np.concatenate([[loss.item()], torch.autograd.grad(loss, logp)[0].numpy()])
     return dict(kind='loss', name=PREFIX + function.__name__, keywords=arrays, mask=arrays['response_mask'], mode=mode,
-                wanted=wanted)
+                wanted=np.concatenate([[loss.item()], torch.autograd.grad(loss, logp)[0].numpy()]))
 
 def _in_worker(cases: list, defaults: dict, cov: dict)->dict:
     "Runs in the worker, where it stands alone: no module of ours is imported before verl."

@@ -177,8 +177,7 @@ def micro_batches(lengths: Tensor,  # (rows,) tokens in every row
     if budget < 1:
         raise ValueError(f'budget={budget}: give the number of tokens that fit in memory at once, such as 4096')
     order, cuts, start = lengths.argsort(stable=True), [], 0
-    widths = lengths[order].tolist()
-    for i, width in enumerate(widths):
+    for i, width in enumerate(lengths[order].tolist()):
         if i > start and width * (i + 1 - start) > budget:
             cuts.append(order[start:i])
             start = i
@@ -481,9 +480,8 @@ def without_code(name):
     try: yield
     except ValueError as e:
         if 'trust_remote_code' not in str(e): raise
-        raise ValueError(f'{name} needs Python code that came with it, and agentlab runs none: it would run with all '
-                         f'your rights. '
-                         'Give a model that transformers knows, or convert it where you trust it.') from None
+        raise ValueError(f'{name} needs Python code that came with it, and agentlab runs none: it would have all your '
+                         f'rights. Give a model that transformers knows, or convert it where you trust it.') from None
 
 @contextmanager
 def fetching(name):

@@ -370,8 +370,7 @@ def style_of(chat)->Style|None:
     made = dict(role='assistant', content='', tool_calls=[
         dict(type='function', id='abcdefghi', function=dict(name=call.name, arguments=call.arguments))])
     written = _probe(chat, [dict(role='user', content='FIRSTUSER'), made]).rpartition('FIRSTUSER')[2]
-    end = chat.tokenizer.decode([chat.end_id])
-    bare = ''.join(written.partition('{')[1:]).partition(end)[0]
+    bare = ''.join(written.partition('{')[1:]).partition(chat.tokenizer.decode([chat.end_id]))[0]
     for style in styles:
         if Calls(style, tools=(_probed,)).read(written if style.markers else bare).actions == [call]: return style
     return None

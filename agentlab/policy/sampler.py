@@ -118,8 +118,7 @@ def pick(logits: Tensor, draws: Tensor,  # (rows, vocabulary); (rows,) uniform i
 def zeros(like: Tensor, *shape: int)->Tensor:
     "Zeros like a tensor. On a CPU pages are handed out as they are first touched, so spare capacity is free."
     if like.device.type != 'cpu': return like.new_zeros(shape)
-    size = int(np.prod(shape)) * like.element_size()
-    return torch.frombuffer(mmap.mmap(-1, size), dtype=like.dtype).view(shape)
+    return torch.frombuffer(mmap.mmap(-1, int(np.prod(shape)) * like.element_size()), dtype=like.dtype).view(shape)
 
 class RowLayer(CacheLayerMixin):
     "Keys and values of a layer, (slots, heads, capacity + 1, head_dim). The last column is for padding, never read."

@@ -183,6 +183,5 @@ def from_bytes(data: Tensor)->Segment:
         path = Path(folder)/'segment.parquet'
         path.write_bytes(data.numpy().tobytes())
         batch = Batch.load(path)
-        first = int(batch.episodes.replay_number[0])
-        segment = read_segment(path.rename(path.with_name(file_of(first))))
+        segment = read_segment(path.rename(path.with_name(file_of(int(batch.episodes.replay_number[0])))))
     return replace(segment, batch=_without_own(batch))

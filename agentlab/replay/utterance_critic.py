@@ -30,8 +30,7 @@ def archer(b:Batch,  # episodes; turns need q1, q2, v1, v2, which `ArcherCritic`
     baseline:str=None,  # name of a token column to subtract: what to expect of the turn's advantage before this token
 )->tuple[Tensor, Tensor]:  # what a token-level baseline should learn, advantage: (action tokens,) float64 each
     "Q of the turn minus V of its state, by a critic that learned from past episodes too (ArCHer, Zhou et al. 2024)."
-    spoken = b.turn_lengths() > 0
-    heads = {}
+    spoken, heads = b.turn_lengths() > 0, {}
     for name in ('q1', 'q2', 'v1', 'v2'):
         x = need(b.turns, name, f'archer compares what was said with the state and reads turns.{name}',
                  'Give the recipe critic=ArcherCritic, or set it with batch.with_turns.')

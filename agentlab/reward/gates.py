@@ -82,8 +82,7 @@ def cheapness(cost: Tensor,  # (episodes,) what each paid
 
 def routed(b: Batch, weight: float = .3, faithful: bool = False)->Tensor:  # of the cost, 0 to 1; as for `cheapness`
     "(turns,) float64. -1 for bad form, 0 for a wrong answer, else the outcome mixed with how cheap it was (Router-R1)."
-    cost = b.total(b.turns.cost.double())
-    worth = b.episodes.outcome.double()
+    cost, worth = b.total(b.turns.cost.double()), b.episodes.outcome.double()
     worth = torch.where(worth > 0, (1 - weight)*worth + weight*cheapness(cost, faithful), 0.)
     return torch.where(group_max(b.turns.invalid.double(), b.turns.episode) > 0, -1.*b.last_turns(), at_end(b, worth))
 

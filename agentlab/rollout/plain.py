@@ -127,9 +127,8 @@ class Game:
     def episodes(self, **facts)->list[Episode]:
         "One episode per seat."
         won = self.wins()
-        return [Episode(s.turns, self.group, self.number, seat, s.outcome, won[seat], self.truncated,
-                        self.error, self.task, self.final, answer=self.answer, **facts)
-                for seat, s in self.sides.items()]
+        return [Episode(s.turns, self.group, self.number, seat, s.outcome, won[seat], self.truncated, self.error,
+                        self.task, self.final, answer=self.answer, **facts) for seat, s in self.sides.items()]
 
 from ..env.protocol import EnvError, Step
 
@@ -222,8 +221,7 @@ def side_by_side(calls: list, workers: int,  # functions without arguments that 
         first = min((start for i, start in list(begun.items()) if i in waiting), default=time.monotonic())
         try: i, answer = done.get(timeout=None if limit is None else max(0., first + limit - time.monotonic()))
         except Empty:
-            late = [i for i, start in list(begun.items()) if i in waiting and time.monotonic() - start >= limit]
-            for i in late:
+            for i in [i for i, start in list(begun.items()) if i in waiting and time.monotonic() - start >= limit]:
                 answers[i] = TimeoutError(f'the call has not returned after {limit} s')
                 waiting.discard(i)
                 hire()  # its thread is lost
@@ -238,8 +236,7 @@ def call_all(games: list[Game], method: str, arguments: list[tuple],  # 'reset' 
     # threads for environments of this process that wait (for a tool, a server); 0: one after the other
     workers: int = 0)->list:  # a Step per game, as `admit` lets it pass, or the exception it raised
     "Call every environment; isolated ones run side by side, others with `workers`."
-    answers = [None]*len(games)
-    posted = [i for i, g in enumerate(games) if hasattr(g.env, 'post')]
+    answers, posted = [None]*len(games), [i for i, g in enumerate(games) if hasattr(g.env, 'post')]
     for i in posted: answers[i] = guarded(lambda: games[i].env.post(method, *arguments[i]))
     here = [i for i, g in enumerate(games) if not hasattr(g.env, 'post')]
     calls = [partial(_timed, games[i].env, method, arguments[i], limit) for i in here]

@@ -153,8 +153,7 @@ def for_pretrained(recipe: Recipe, **changes)->Recipe:  # fields of the recipe, 
     The temperature stays the recipe's. A primed policy is sure of what it says already; the record of the real model
     has what lower ones do.
 """
-    own = dict(lr=2e-4, group_size=6, max_tokens=max(recipe.max_tokens, 32))
-    return dataclasses.replace(recipe, **own | changes)
+    return dataclasses.replace(recipe, **dict(lr=2e-4, group_size=6, max_tokens=max(recipe.max_tokens, 32)) | changes)
 
 def collect(training: Training, step: int)->Batch:
     "Play the tasks of a step, each group in one process; every process gets all episodes."
@@ -168,11 +167,10 @@ def collect(training: Training, step: int)->Batch:
 def group_count(r: Recipe)->int: return max(map(len, r.group_args.values()), default=r.groups)
 def asked_of(r: Recipe, step: int, mine)->tuple[list, dict]:  # numbers of groups within the step
     "Seeds and keywords with which a rollout plays these groups of a step."
-    own = {name: [values[i] for i in mine] for name, values in r.group_args.items()}
     return [derive(r.seed, step, 'tasks', i) for i in mine], dict(
         groups=[step*group_count(r) + i for i in mine], group_size=r.group_size, max_turns=r.max_turns,
         max_tokens=r.max_tokens, temperature=r.temperature, seed=derive(r.seed, step, 'sampling'), step=step,
-        name=r.name, **own)
+        name=r.name, **{name: [values[i] for i in mine] for name, values in r.group_args.items()})
 
 @contextlib.contextmanager
 def playing_ahead(training: Training, players):  # of `train`
@@ -285,8 +283,7 @@ def finite(name: str, x: Tensor, remedy: str):
     "Raise Skip where a number is NaN or infinite."
     bad = ~torch.isfinite(x)
     if bad.any():
-        raise Skip(f'{int(bad.sum())} of {len(x)} values of {name} are NaN or infinite, so this update was not '
-                   f'made. {remedy}')
+        raise Skip(f'{int(bad.sum())} of {len(x)} values of {name} are NaN or infinite: no update was made. {remedy}')
 
 def reference_logp(training: Training, batch: Batch)->Tensor:
     "Log-probabilities of the policy that training began with: a copy, or the model with its adapter of then."
@@ -407,8 +404,7 @@ def rounds(training: Training, batch: Batch, advantage: Tensor):
         try: selection, found = updates.send(logp)
         except StopIteration: return
         selection = selection.to(found.device) > 0
-        finite('advantage', found[selection],
-               f'Look at what {function_name(r.updates)} made of these rewards.')
+        finite('advantage', found[selection], f'Look at what {function_name(r.updates)} made of these rewards.')
         yield batch.with_action(weight=batch.action('weight')*selection), torch.where(selection, found, 0).float()
         logp = t.together.logprobs(batch, r.temperature, r.budget)[0]
         batch = batch.with_action(old_logp=logp)  # the next one begins from the policy as it is
@@ -567,8 +563,7 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
     training.begin(step)
     played = collect(training, step)
     batch = usable(played)
-    row = empty_row(step) | measure_play(played, batch)
-    learned = None
+    row, learned = empty_row(step) | measure_play(played, batch), None
     try:
         if not len(batch.actions): raise Skip(_nobody_acted(training))
         prepared, advantage, targets = prepare(training, batch, step)
@@ -672,8 +667,7 @@ def open_replay(training: Training, run: Run, begun: bool):
 
 def restore_training(training: Training, run: Run)->int:
     "Put the newest whole checkpoint back; the number of updates behind it (0: there is none)."
-    found = load_checkpoint(run)
-    step = 0
+    found, step = load_checkpoint(run), 0
     open_replay(training, run, found is not None)
     if found is not None:
         step, tensors, _ = found

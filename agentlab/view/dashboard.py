@@ -137,8 +137,7 @@ def _places(values, low, high, text)->list: return [[(value - low)/(high - low),
 def _table_axis(values, parts)->dict:
     "Of the table of entropies: turns upward from the first, colours from zero to the largest number."
     turns = max((part['turns'] for part in parts), default=1)
-    shown = min(turns, TURNS)
-    top = max(values, default=0.)
+    shown, top = min(turns, TURNS), max(values, default=0.)
     cut = f', the first {shown} of {turns}' if turns > shown else ''
     unit = f'turns of the game{cut}, 0 to {number(top)} nats a token'
     ticks_ = [[(t + .5)/shown, str(t)] for t in range(0, shown, math.ceil(shown/6))]
@@ -401,8 +400,7 @@ class Asking(RowLog):
     def ask_stop(self):
         "Ask the process that trains in this run folder to end after its present update; `follow` notices when it has."
         if self.folder is None:
-            raise ValueError('this dashboard knows no run folder with a run.json, so there is nobody to ask: '
-                             'use stop()')
+            raise ValueError('this dashboard knows no run folder with a run.json, so nobody to ask: use stop()')
         try: (self.folder/'stop').touch()
         except OSError as e:
             self.error = f'cannot ask: {e}'

@@ -71,8 +71,7 @@ def chances(policy, context: list[int],  # ids that its seat has read so far
     found, known = [], set()
     for text in texts:
         ids = _written(policy, text)
-        note = _unsayable(policy, context, text, ids, known, max_tokens)
-        found.append(Chance(text, ids, [], note))
+        found.append(Chance(text, ids, [], _unsayable(policy, context, text, ids, known, max_tokens)))
         known.add(tuple(ids))
     asked = [c for c in found if not c.note]
     if not asked: return found

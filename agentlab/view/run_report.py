@@ -31,15 +31,13 @@ def signed(value:float, digits:int=2,  # any float; decimals
     "A number with its sign, as it stands on a tile."
     if not math.isfinite(value): return 'NaN' if math.isnan(value) else '+∞' if value > 0 else '−∞'
     if value == 0: return '0'
-    text = f'{value:+.{digits}f}' if abs(value) >= .5*10**-digits else f'{value:+.0e}'
-    return text.replace('-', '−')
+    return (f'{value:+.{digits}f}' if abs(value) >= .5*10**-digits else f'{value:+.0e}').replace('-', '−')
 
 def tint(value:float, scale:float,  # advantage; advantage that gets the full colour, > 0
 )->str:                # '#rrggbb'; zero and NaN are white
     "Colour of an advantage on a symmetric scale: white at zero, blue for praise, orange for blame."
     share = max(-1., min(1., value/scale)) if math.isfinite(scale) and scale > 0 and not math.isnan(value) else 0.
-    end = PRAISE if share > 0 else BLAME
-    return '#' + ''.join(f'{round(255 + (part - 255)*abs(share)):02x}' for part in end)
+    return '#' + ''.join(f'{round(255 + (part - 255)*abs(share)):02x}' for part in (PRAISE if share > 0 else BLAME))
 
 @dataclass
 class Tile:
@@ -125,8 +123,7 @@ def collect(batch, advantage,  # (action tokens,) what an estimator gave
     if not episodes:
         raise ValueError(f'group={group!r} is not in this batch; it has the groups {np.unique(groups)[:10].tolist()}')
     rollouts = rollouts_of(batch, episodes)
-    tiles = _tiles(batch, rollouts)
-    _fill(batch, advantage, episodes, tiles)
+    _fill(batch, advantage, episodes, _tiles(batch, rollouts))
     return sorted(rollouts.values(), key=lambda r: -r.outcome if math.isfinite(r.outcome) else math.inf)
 
 def _fill(batch, advantage, episodes, tiles):
@@ -276,8 +273,7 @@ def fate(rollout)->str:
 
 def _grid(rollouts, scale)->tuple:
     "Turns, and the lines of the table of tiles; None where a rollout has no such turn."
-    times = sorted({tile.t for rollout in rollouts for tile in rollout.tiles})
-    lines = []
+    times, lines = sorted({tile.t for rollout in rollouts for tile in rollout.tiles}), []
     for rollout in rollouts:
         cells = {tile.t: _tile(tile, rollout, scale) for tile in rollout.tiles}
         lines.append(dict(place=f'{scale.anchor}-{rollout.episode}', name=rollout.name, fate=fate(rollout),

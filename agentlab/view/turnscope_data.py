@@ -85,8 +85,7 @@ class Grouped(Columns):
         found = list(rollouts_of(self.batch, np.flatnonzero(self.group == key).tolist()).values())
         if not found: raise ValueError(f'group={key!r} is not in this step; it has {self.groups[:10].tolist()}')
         rows = sorted(found, key=lambda r: -r.outcome if math.isfinite(r.outcome) else math.inf)
-        turns = np.concatenate([self.turns_of(r.episode) for r in rows])
-        visits = []
+        turns, visits = np.concatenate([self.turns_of(r.episode) for r in rows]), []
         for r in found if self.state is not None else ():
             states = self.state[self.turns_of(r.episode)].tolist()
             visits.append(SimpleNamespace(episode=r.episode, tiles=[SimpleNamespace(state=s) for s in states]))
