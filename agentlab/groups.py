@@ -179,8 +179,7 @@ def leave_one_out(x, by=None, singleton:str='raw',  # a group of one: 'raw' keep
     mean = _read(mean, ids)
     others = mean - (own-mean)/_read(count-1, ids)  # the mean without my own unit
     lone = _read(count == 1, ids)
-    kept = wide if singleton == 'raw' else torch.zeros_like(wide)
-    result = torch.where(lone, kept, wide-others)
+    result = torch.where(lone, wide if singleton == 'raw' else torch.zeros_like(wide), wide-others)
     equal = _read(_constant(wide, ids, n), ids) & ~lone
     return _home(torch.where(equal | wide.isnan(), 0, result), x)
 
@@ -193,8 +192,7 @@ def rank(x, by=None)->Tensor:  # (length,) float64: 0 is the worst; ties share t
     value, group, place = wide[order], ids[order], torch.arange(len(wide), device=wide.device)
     new_group = _changes(group)
     ranks = _latest(place, new_group | _changes(value)) - _latest(place, new_group)
-    result = torch.empty_like(wide).scatter_(0, order, ranks.to(wide))
-    return _home(torch.where(wide.isnan(), torch.nan, result), x)
+    return _home(torch.where(wide.isnan(), torch.nan, torch.empty_like(wide).scatter_(0, order, ranks.to(wide))), x)
 
 def _changes(column):
     "True at the first element and wherever an element differs from the one before it."
@@ -261,8 +259,7 @@ def _double(y, decay, runs):
     start = _changes(runs)
     start[1:] |= (decay if decay.ndim else decay.expand(len(y)))[:-1] == 0  # no infinity crosses a decay of 0
     runs = start.cumsum(0) - 1
-    longest = int(runs.bincount().max()) if len(y) else 0
-    step = 1
+    longest, step = int(runs.bincount().max()) if len(y) else 0, 1
     while step < longest:
         inside = runs[step:] == runs[:-step]
         y[:-step] += torch.where(inside, (decay[:len(y)-step] if decay.ndim else decay)*y[step:], 0)

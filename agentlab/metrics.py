@@ -73,5 +73,4 @@ def panels()->dict[str, Panel]:
 
 SPIKE = ('A spike, a largest value far above the median, is a token that the policy has made all but impossible. The '
          'estimate (k3) grows with the exponential of the gap, so that one such token, or a few, make the mean, '
-         'which then says nothing of the others. '
-         'What is below 10⁻⁶ nats, zero included, lies on the lowest line.')
+         'which then says nothing of the others. What is below 10⁻⁶ nats, zero included, lies on the lowest line.')

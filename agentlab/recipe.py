@@ -57,8 +57,7 @@ GROUP_OF = {part.name: group for group, made in GROUPS.items() for part in datac
 
 def _usual(path: str): return field(default=None, metadata=dict(usual=path))
 
-# fields whose function takes a change of its keywords as `<field>_args`
-BOUND = 'credit', 'rollout', 'objective', 'updates', 'curate', 'shape'
+BOUND = 'credit', 'rollout', 'objective', 'updates', 'curate', 'shape'  # fields whose keywords `<field>_args` changes
 
 @dataclass(frozen=True, init=False)
 class Recipe:
@@ -73,19 +72,13 @@ class Recipe:
     rollout: Callable = _usual('agentlab.rollout.plain:play')  # plays the episodes
     # plays held-out tasks: differs from `play` where what the policy reads does
     test_rollout: Callable = _usual('agentlab.rollout.plain:play')
-    # batch, policy -> batch with columns that `reward` or `credit` need beside the usual ones
-    columns: Callable|None = None
-    # batch -> reward of every turn; the outcome becomes its sum
-    reward: Callable = _usual('agentlab.reward.basic:paid')
-    # logp, batch, advantage -> loss of every action token
-    objective: Callable = _usual('agentlab.objective.policy_loss:clip')
-    # logp, batch -> KL to the reference of every action token
-    kl: Callable = _usual('agentlab.objective.policy_loss:kl_k3')
-    # batch, policy -> generator of (token selection, advantage), resumed after each update; None: one update on all
-    # tokens
+    columns: Callable|None = None  # batch, policy -> batch with columns that `reward` or `credit` need beside the usual
+    reward: Callable = _usual('agentlab.reward.basic:paid')  # batch -> reward of every turn; outcome becomes its sum
+    objective: Callable = _usual('agentlab.objective.policy_loss:clip')  # logp, batch, advantage -> loss of each token
+    kl: Callable = _usual('agentlab.objective.policy_loss:kl_k3')  # logp, batch -> KL to the reference of each token
+    # batch, policy -> generator of (token selection, advantage), resumed after each update; None: one on all tokens
     updates: Callable|None = None
-    # batch -> batch of what is learned from: some tokens without weight, some episodes gone; after reward, before
-    # credit
+    # batch -> batch to learn from: some tokens without weight, some episodes gone; between reward and credit
     curate: Callable|None = None
     shape: Callable|None = None  # batch, advantage -> advantage; after credit, on the whole batch
     # policy, seed -> what remembers from step to step: read(batch, step) -> batch, learn(row) -> row entries,
@@ -94,13 +87,11 @@ class Recipe:
     schedule: Callable|None = None  # step -> fields of this recipe that hold for this step
     ahead: object|None = None  # agentlab.rollout.Ahead: groups are played before their update, by older weights
     replay: Callable|None = None  # policy, seed -> agentlab.replay.Replay, which brings past episodes back
-    # policy, seed -> agentlab.train.Critic, for a `credit` that returns (targets, advantage)
-    critic: Callable|None = None
+    critic: Callable|None = None  # policy, seed -> agentlab.train.Critic, where `credit` returns (targets, advantage)
     # name -> a list with one argument of the rollout for each group; longer than `groups`: so many groups are played
     group_args: dict = field(default_factory=dict)
     critic_warmup: int = 0  # first updates, in which the critic learns and the policy does not move
-    # what counts once in the loss: 'token', 'turn', 'row', 'episode', or a constant length
-    loss_per: str|float = 'token'
+    loss_per: str|float = 'token'  # counts once in the loss: 'token', 'turn', 'row', 'episode', or a constant length
     kl_coef: float = 0.  # weight of the KL to the policy that training began with
     temperature: float = 1.  # of the sampler, and of the log-probabilities that are trained
     sizes: Sizes = Sizes()
@@ -213,9 +204,8 @@ def check_group_size(estimator,  # a function of agentlab.credit or of yours, or
     function = unbound(estimator)
     if group_size >= 2 or 'group' not in getattr(function, 'needs', ()): return
     raise ValueError(f'group_size={group_size}: {function.__name__} compares the episodes of one task with each other, '
-                     f'and one episode has '
-                     'nobody to be compared with. Use group_size=2 or more (4 to 16 is usual), or an estimator that '
-                     'needs no group.')
+                     f'and one episode has nobody to be compared with. Use group_size=2 or more (4 to 16 is usual), or '
+                     f'an estimator that needs no group.')
 
 def check_world(recipe: Recipe, env):
     "Ask all functions of the recipe that have a `check_env` about an environment. Raises what they raise."

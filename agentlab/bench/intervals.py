@@ -63,8 +63,7 @@ def checked(*samples, paired: bool = False)->tuple:
         if not sample: raise ValueError('scores are empty: give at least one environment with one run')
         for env, x in sample.items():
             if x.ndim != 1 or not len(x) or not np.isfinite(x).all():
-                raise ValueError(f'scores of {env!r} are {x.tolist()}: give a list of finite numbers, and leave '
-                                 f'lost runs out')
+                raise ValueError(f'scores of {env!r} are {x.tolist()}: give a list of finite numbers, no lost runs')
         if set(sample) != set(found[0]):
             raise ValueError(f'the samples have the environments {sorted(found[0])} and {sorted(sample)}: compare on '
                              f'those that both have')
@@ -84,8 +83,7 @@ def bootstrap(statistic: Callable,  # function of one dictionary for each sample
     for i, sample in enumerate(samples):
         drawn.append({})
         for env in sorted(sample):
-            # so that the order of the runs means nothing
-            order = np.lexsort([s[env] for s in (samples if paired else [sample])])
+            order = np.lexsort([s[env] for s in (samples if paired else [sample])])  # the runs' order means nothing
             index = np.random.default_rng(derive(seed, env, 0 if paired
                                                  else i)).integers(len(order), size=(times, len(order)))
             drawn[-1][env] = sample[env][order][index]

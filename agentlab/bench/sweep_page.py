@@ -21,8 +21,7 @@ __all__ = ['DASHES', 'STYLE', 'strata', 'both', 'stroke', 'lines_svg', 'legend',
 # %% ../../nbs/bench/15_sweep_page.ipynb #d07
 def strata(column: pd.Series)->dict[str, np.ndarray]:  # scores of a recipe, indexed by (env, seed)
     "The runs of a recipe by environment, in the order of the seeds; without the missing ones."
-    known = column.dropna()
-    return {env: runs.to_numpy() for env, runs in known.groupby(level='env', sort=False)}
+    return {env: runs.to_numpy() for env, runs in column.dropna().groupby(level='env', sort=False)}
 
 def both(scores: pd.DataFrame, a: str, b: str,  # columns
     paired: bool = False,  # only seeds that both have

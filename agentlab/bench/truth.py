@@ -29,8 +29,7 @@ class World:
 def solve(world: World,
 )->tuple[Tensor, Tensor]:  # (horizon, states, actions) advantage; (horizon + 1, states) value, both undiscounted
     "The true advantage of every action in every state at every turn."
-    value = [torch.zeros(len(world.chance), dtype=torch.float64)]
-    advantage = []
+    value, advantage = [torch.zeros(len(world.chance), dtype=torch.float64)], []
     for _ in range(world.horizon):
         worth = world.reward + world.chance @ value[0]
         value.insert(0, (world.policy*worth).sum(1))
@@ -119,9 +118,8 @@ def _as_batch(turns, groups, size, known, truncated):
     outcome = torch.zeros(count, dtype=torch.float64).index_add(0, turns['episode'], turns['reward'])
     zero = torch.zeros(count, dtype=torch.int64)
     episodes = Table(group=number//size, game=number, seat=zero, outcome=outcome, success=outcome > 0,
-                     truncated=truncated, last_value=torch.zeros(count).double(),
-                     source=zero, policy=zero, step=zero, instruction=zero - 1, error=zero - 1,
-                     **{name: x.expand(count) for name, x in known.items()})
+                     truncated=truncated, last_value=torch.zeros(count).double(), source=zero, policy=zero, step=zero,
+                     instruction=zero - 1, error=zero - 1, **{name: x.expand(count) for name, x in known.items()})
     place = torch.arange(len(truth))
     tokens = Table(row=turns['episode'], turn=place, id=turns['action'], position=turns['t'],
                    weight=torch.ones(len(place)), value=value)

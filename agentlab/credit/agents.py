@@ -16,8 +16,7 @@ from ..recipe import recipe
 @estimator('outcome', 'turns of the same agent (seat) in the same task', 'every token of the episode',
            'Feng et al., 2026, Dr. MAS, arXiv 2602.08847', needs=('group', 'seat'))
 def dr_mas(b:Batch,  # episodes; episodes need `seat` (the agent), for baseline='global' also `game`
-    # 'agent': the agent's own mean and deviation; 'global': the average of the game, with mean and deviation of all
-    # games
+    # 'agent': its own mean and deviation; 'global': the average of the game, with mean and deviation of all games
     baseline:str='agent', scale:str='std',  # 'std': divide by the deviation; None: do not
     ddof:int=1,           # 1: sample deviation; 0: population
     eps:float=1e-6,       # added to the deviation
@@ -44,8 +43,7 @@ def dr_mas_recipe():
     return dict(credit=dr_mas)
 
 @estimator('reward from the turn to the end', 'turns of the same player (seat) in the same task',
-           'every token of the turn',
-           'Yuan et al., 2025, MARS (MARSHAL), arXiv 2510.15414', needs=('group', 'seat'))
+           'every token of the turn', 'Yuan et al., 2025, MARS (MARSHAL), arXiv 2510.15414', needs=('group', 'seat'))
 def mars(b:Batch,         # episodes; episodes need `seat`
     center:str=None,  # 'return' (also None): sum, then subtract the mean; 'turn_reward': subtract the mean, then sum
     gamma:float=1.,       # discount per turn

@@ -24,8 +24,7 @@ def whiten(x:Tensor, count:Tensor=None,  # (length,) how many tokens each score 
     value = torch.where(scored, x, 0)
     mean = (weight*value).sum()/weight.sum()
     variance = (weight*(value-mean).square()).sum()/(weight.sum()-1)
-    # the mean, so that there is at least one number
-    low, high = torch.cat([x[weight > 0], mean.nan_to_num()[None]]).aminmax()
+    low, high = torch.cat([x[weight > 0], mean.nan_to_num()[None]]).aminmax()  # the mean: at least one number
     equal = (high-low < torch.inf) & (high-low <= 1e-9*torch.maximum(high.abs(), low.abs()))
     return torch.where(scored & ~equal, (value-mean)*(variance+eps).rsqrt(), 0)
 
@@ -38,12 +37,10 @@ def reinforce_pp(b:Batch,  # episodes; tasks need not repeat
     "Return of each action token, whitened over the batch (REINFORCE++, Hu et al. 2025)."
     tokens, episode = b.turn_lengths().double(), b.turns.episode
     after = shift(tokens, episode, k=-1)  # length of the next turn
-    # return at the last token of each turn
-    end = b.turns.reward if faithful else recur(b.turns.reward, gamma**after, episode)
+    end = b.turns.reward if faithful else recur(b.turns.reward, gamma**after, episode)  # return at a turn's last token
     end = torch.where(b.of_turn('outcome').isnan(), torch.nan, end)
     if gamma == 1: return b.spread(whiten(end, tokens))
-    # tokens of the turn still to come
-    left = b.spread(tokens.cumsum(0)) - torch.arange(1, len(b.actions)+1, device=end.device)
+    left = b.spread(tokens.cumsum(0)) - torch.arange(1, len(b.actions)+1, device=end.device)  # tokens still to come
     return whiten(b.spread(end)*gamma**left)
 
 @recipe('Hu et al., 2025, REINFORCE++, arXiv 2501.03262')
@@ -99,8 +96,7 @@ def gdpo(b:Batch,        # episodes; several episodes per group
     scores, peers = [_score(b, column) for column in columns], b.of_turn('group', 'seat')
     total = sum(w*compare(x, peers, scale, ddof, eps, singleton, b.turns.episode) for w, x in zip(weights, scores))
     total = torch.where(total.isnan(), torch.inf, total)  # an infinite score stays visible: NaN would count as no score
-    unscored = torch.stack(scores).isnan().all(0)
-    return b.spread(whiten(torch.where(unscored, torch.nan, total), b.turn_lengths()))
+    return b.spread(whiten(torch.where(torch.stack(scores).isnan().all(0), torch.nan, total), b.turn_lengths()))
 
 def _score(b, column):
     "(turns,) the episode's score in one reward column; NaN = no score."

@@ -40,17 +40,15 @@ def _whiten(x, eps):
 def _check_critic(b, value, level, first):
     "Refuse what `gae` cannot read, before it computes."
     if level not in ('token', 'turn'):
-        raise ValueError(f"level={level!r}: use 'token' (a value for every action token) or 'turn' (one for "
-                         f"every turn)")
+        raise ValueError(f"level={level!r}: use 'token' (a value for every action token) or 'turn' (one for each turn)")
     column = need(b.tokens, value, f'gae compares with a critic and reads tokens.{value}',
                   f'Set it with batch.with_action({value}=values), one float per action token.')
     read = b.actions[first] if level == 'turn' else b.actions
     for name, x in ((f'tokens.{value}', column[read]), ('turns.reward', b.turns.reward),
                     ('episodes.last_value', b.episodes.last_value)):
         if not x.isfinite().all():
-            raise ValueError(f'{int((~x.isfinite()).sum())} of {len(x)} values of {name} are NaN or infinite, '
-                             f'and one would spoil all turns before it. Set them, or leave these episodes out with '
-                             f'batch.select.')
+            raise ValueError(f'{int((~x.isfinite()).sum())} of {len(x)} values of {name} are NaN or infinite, and one '
+                             f'would spoil all turns before it. Set them, or leave these episodes out: batch.select.')
     return column.index_select(0, read).to(b.turns.reward)
 
 def _steps(b, value, gamma, lam, level, lam_value=None):
@@ -61,8 +59,7 @@ def _steps(b, value, gamma, lam, level, lam_value=None):
     if level == 'token':
         reward = torch.zeros_like(values).index_copy(0, last, reward)
         episode = b.turns.episode.index_select(0, b.action_turn)
-    # last step of its episode
-    final = torch.cat([episode[1:] != episode[:-1], torch.ones_like(episode[:1], dtype=torch.bool)])
+    final = torch.cat([episode[1:] != episode[:-1], torch.ones_like(episode[:1], dtype=torch.bool)])  # an episode's end
     end = torch.where(b.episodes.truncated.bool(), b.episodes.last_value, 0).index_select(0, episode)
     delta = reward + gamma*torch.where(final, end, values.roll(-1)) - values
     count = torch.bincount(episode, minlength=len(b))
@@ -96,8 +93,7 @@ def ppo_recipe():
     return dict(credit=partial(gae, level='turn', gamma=.99, lam=.95), critic=Critic)
 
 @estimator('GAE by turn', "all turns of the batch, after the critic's value of the same state",
-           'every token of the turn',
-           'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', needs=('value',))
+           'every token of the turn', 'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', needs=('value',))
 def vl_dac(b:Batch,       # episodes; tokens need the column `value`
     value:str='value',    # name of the column of the critic's values, read at each turn's first action token
     gamma:float=.99, lam:float=.95,  # discount per turn; lambda

@@ -24,9 +24,8 @@ def segments(b:Batch,  # turns need `switch`: 1 (or True) where the turn switche
     return start, start.cumsum(0)-1
 
 @estimator('three TD sums: inside a subgoal, over subgoals, and until the subgoal ends',
-           'nobody: three values of the critic',
-           'action tokens; subgoal tokens where a subgoal starts; switch tokens', 'Peng et al., 2026, arXiv 2602.16165',
-           needs=('switch', 'part', 'value_low', 'value_high', 'value_term'))
+           'nobody: three values of the critic', 'action tokens; subgoal tokens where a subgoal starts; switch tokens',
+           'Peng et al., 2026, arXiv 2602.16165', needs=('switch', 'part', 'value_low', 'value_high', 'value_term'))
 def hae(
     # turns need `switch`; tokens `part`, `value_low`, `value_high`, `value_term` (of the state before the token)
     b:Batch, gamma:float=.95, lam:float=.95,  # discount per turn; GAE inside a segment

@@ -16,8 +16,7 @@ from ..groups import compare
 from ..recipe import recipe
 
 @estimator('outcome of the episode', 'episodes of the same task and seat; then the spread of the batch',
-           'every token of the episode',
-           'Hu et al., 2026, arXiv 2602.06554', needs=('group',))
+           'every token of the episode', 'Hu et al., 2026, arXiv 2602.06554', needs=('group',))
 def seeupo(b:Batch,       # episodes; several episodes per group
     scale:str='std',      # 'std': divide by the deviation over the batch; None: do not
     ddof:int=1, eps:float=1e-6, bound:float=3.,  # as for `compare`; clipped to [-bound, bound]
@@ -58,8 +57,7 @@ def seeupo_updates(b:Batch,  # episodes; `tokens.old_logp` is used for the start
     budget:int=4096, seed:int=0,  # tokens of one forward pass; of the random order
     faithful:bool=False,   # True, as released: the product is clipped after every turn; False: once, where it is used
     **credit_args          # keywords of `seeupo`
-# yields (action tokens,) bool: the tokens to train now; (action tokens,) their advantage
-)->Iterator[tuple[Tensor,Tensor]]:
+)->Iterator[tuple[Tensor,Tensor]]:  # yields (action tokens,) each: which to train now, bool; their advantage
     "One update per turn number, later ones weighted by how far earlier turns have moved (SeeUPO, Hu et al. 2026)."
     place, advantage, todo = turn_number(b), seeupo(b, **credit_args), turn_order(b, order, seed)
     now = b.action('old_logp') if 'old_logp' in b.tokens else policy.logprobs(b, temperature, budget)[0]
@@ -69,8 +67,7 @@ def seeupo_updates(b:Batch,  # episodes; `tokens.old_logp` is used for the start
         sent = yield mine[b.action_turn], advantage*b.spread(product.clamp(1-low, 1+high)[b.turns.episode])
         if k+1 == len(todo): return  # nobody asks how the last update moved the policy
         before, now = now, policy.logprobs(b, temperature, budget)[0] if sent is None else sent
-        # an episode has one such turn, or none
-        product[b.turns.episode[mine]] *= turn_ratio(b, before, now, low, high)[mine]
+        product[b.turns.episode[mine]] *= turn_ratio(b, before, now, low, high)[mine]  # one at most in an episode
         if faithful: product = product.clamp(1-low, 1+high)
 
 @recipe('Hu et al., 2026, SeeUPO, arXiv 2602.06554')

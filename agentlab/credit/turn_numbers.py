@@ -40,11 +40,9 @@ def ui_s1(b:Batch,         # episodes; turns need `matched` (1: as the expert, 0
     "Episode advantage plus the return until the next mismatch among turns of one number (UI-S1, Lu et al. 2025)."
     returns, peers = matched_return(b, gamma), b.of_turn('group', 'seat')
     if faithful and rows:
-        raise ValueError(f"rows={rows!r} together with faithful=True, which lets every turn vote; leave one "
-                         f"of them out")
+        raise ValueError(f"rows={rows!r} together with faithful=True, where every turn votes; leave one of them out")
     score = b.turns.reward if faithful else b.of_turn('outcome')
-    unit = b.unit('turn' if faithful else rows or 'episode')
-    episode = compare(score, peers, scale, ddof, eps, singleton, unit)
+    episode = compare(score, peers, scale, ddof, eps, singleton, b.unit('turn' if faithful else rows or 'episode'))
     step = compare(returns, same(peers, turn_number(b)), scale, ddof, eps, singleton='zero')
     return b.spread(episode + step_weight*step)
 
@@ -54,8 +52,7 @@ def worth_keeping(b:Batch,  # episodes; turns need `matched`
 )->Tensor:                  # (episodes,) bool, ready for `b.select`
     "Episodes of tasks whose first turns had different returns: UI-S1's dynamic filter (Lu et al. 2025)."
     first = turn_number(b) == 0
-    returns = torch.where(first, matched_return(b, gamma), torch.nan)
-    spread = group_std(returns, b.of_turn('group', 'seat'), ddof=0)
+    spread = group_std(torch.where(first, matched_return(b, gamma), torch.nan), b.of_turn('group', 'seat'), ddof=0)
     keep = torch.zeros(len(b), dtype=torch.bool, device=first.device)
     keep[b.turns.episode[first]] = (spread > threshold)[first]
     return keep
@@ -75,8 +72,7 @@ def ui_s1_recipe():
     return dict(credit=ui_s1, rollout=partial(play_beside_expert, patches=2), reward=matched_reward)
 
 @estimator('reward of the turn', 'turns of the same task and seat with the same number, if there are 5',
-           'every token of the turn',
-           'Zhang et al., 2026, CM2, arXiv 2602.12268', needs=('group',))
+           'every token of the turn', 'Zhang et al., 2026, CM2, arXiv 2602.12268', needs=('group',))
 def cm2(
     # episodes; optional turns columns `failed` (1: the tool failed) and `user_turn` (number of the user's turn)
     b:Batch, scale:str=None,  # None: do not divide (as CM2 trains); 'std': divide by the peers' deviation

@@ -29,8 +29,7 @@ def opo(b:Batch,  # episodes; several episodes per group
     length = torch.where(outcome.isnan(), 0, b.turn_lengths().double())
     baseline = group_sum(length*outcome, peers)/group_sum(length, peers)
     ahead = torch.where(group_constant(outcome, peers), 0, outcome-baseline)
-    alone = group_count(outcome, peers, b.turns.episode) == 1
-    ahead = torch.where(alone, outcome if singleton == 'raw' else 0, ahead)
+    ahead = torch.where(group_count(outcome, peers, b.turns.episode) == 1, outcome if singleton == 'raw' else 0, ahead)
     return b.spread(torch.where(outcome.isnan(), 0, ahead))
 
 def sum_pi_squared(logits:Tensor, temperature:float=1.,  # (tokens, vocabulary); of the sampler
@@ -98,8 +97,7 @@ def gpg(b:Batch,          # episodes; several episodes per group
 )->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the mean of its group, times a factor for the groups without a difference (GPG, Chu et al. 2025)."
     if faithful and not (alpha is None and scale is None):
-        raise ValueError(f'alpha={alpha}, scale={scale!r}: faithful=True sets both, as the release does; '
-                         f'leave them out')
+        raise ValueError(f'alpha={alpha}, scale={scale!r}: faithful=True sets both, as released; leave them out')
     outcome, peers, episode = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.turns.episode
     counts = (outcome != 0) if faithful else ~group_constant(outcome, peers)
     if alpha is None:

@@ -62,8 +62,7 @@ def collapse(rows:list, share:float=.1,  # rows of a run: entropy, success, step
     now, success = _level(_series(rows, 'entropy'), window), _level(_series(rows, 'success'), window)
     start = now[~now.isnan()][:1].expand(len(now)) if (~now.isnan()).any() else now
     threshold = (share*start).clamp(min=floor)
-    at = _sure((now < threshold) & ~(success >= solved), patience)
-    return _found(rows, 'collapse', at, now, threshold,
+    return _found(rows, 'collapse', _sure((now < threshold) & ~(success >= solved), patience), now, threshold,
         lambda i: f'entropy is {now[i]:.3f} nats a token, {now[i]/start[i]:.0%} of {start[i]:.3f} at the start'
         + (f', and success is {success[i]:.0%}.' if success[i] == success[i] else '.'),
         'The policy no longer tries anything else. Go back to a checkpoint before this step; raise the upper clip '
@@ -76,8 +75,7 @@ def explosion(rows:list, factor:float=2.,  # rows of a run: entropy, step; times
     now = _level(_series(rows, 'entropy'), window)
     low = now.nan_to_num(math.inf).cummin(0).values
     threshold = torch.maximum(factor*low, low+margin)
-    at = _sure(now > threshold, patience)
-    return _found(rows, 'explosion', at, now, threshold,
+    return _found(rows, 'explosion', _sure(now > threshold, patience), now, threshold,
         lambda i: f'entropy is {now[i]:.3f} nats a token and was down to {low[i]:.3f}.',
         'The policy comes apart. Lower lr or the entropy coefficient; look at kl and clip_fraction around this step, '
         'and for a reward that stopped telling actions apart.')
@@ -133,8 +131,7 @@ def repeated_words(batch:Batch, ngram:int=20,  # tokens in a row
     turn, ids = batch.action_turn, batch.tokens.id[batch.actions]
     if isinstance(ngram, bool) or not isinstance(ngram, int) or ngram < 1:
         raise ValueError(f'ngram={ngram!r}: give a number of tokens from 1')
-    columns = [shift(ids, turn, -k, fill=-1) for k in range(ngram)]
-    key = same(turn, *columns)
+    key = same(turn, *(shift(ids, turn, -k, fill=-1) for k in range(ngram)))
     whole = shift(torch.ones_like(ids), turn, 1-ngram, fill=0) > 0
     times = group_count(torch.where(whole, 1., math.nan), key)
     episode = batch.turns.episode[turn]
@@ -156,8 +153,7 @@ def repetition(batch:Batch, share:float=.25, actions:float=.5,  # of the episode
 def row_of(batch:Batch)->dict:  # played episodes; tokens need `entropy` -> a row with the columns that detectors read
     "What a batch says of itself, under the names of a run's rows."
     e, profile = batch.episodes, turn_profile(batch)
-    tokens = profile.tokens.double()
-    groups = same(e.group)
+    tokens, groups = profile.tokens.double(), same(e.group)
     alive = groups[~group_constant(e.outcome, groups)].unique()
     return dict(step=int(e.step.max()) if len(batch) else 0, success=float(e.success.double().mean()),
                 entropy=float((profile.entropy*tokens).sum()/tokens.sum()),

@@ -68,8 +68,7 @@ def high_entropy_steps(batch:Batch, advantage:Tensor, share:float=.8,  # tokens 
     "Advantage of the turns of highest mean entropy, scope: the batch (in the spirit of DART, Li et al. 2025)."
     if not 0 < share <= 1:
         raise ValueError(f'share={share}: it is the share of turns to keep; use a number above 0, at most 1')
-    counted = batch.with_action(entropy=_counted(batch))
-    entropy = turn_entropy(counted)
+    entropy = turn_entropy(batch.with_action(entropy=_counted(batch)))
     ordered = entropy[~entropy.isnan()].sort(descending=True).values
     if not len(ordered): return torch.zeros_like(_checked(batch, advantage))
     last = ordered[max(math.floor(share*len(ordered) + 1e-9), 1) - 1]

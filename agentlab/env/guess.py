@@ -62,8 +62,7 @@ class GuessNumber(TextEnv):
                  f'Guess in the middle of what is left; you have {self.horizon} guesses.')
         return guide_text(rules, self.grammar, f'guess {(self.low + self.high)//2}')
     def facts(self):
-        numbers = range(self.task['low'], self.task['high'] + 1)
-        return dict(legal=[f'guess {number}' for number in numbers],
+        return dict(legal=[f'guess {number}' for number in range(self.task['low'], self.task['high'] + 1)],
                     state=(self.task['low'], self.task['high'], self.task['secret'], self.least, self.most))
     def check_task(self, task:dict)->dict:
         "Refuse a task that is no game."

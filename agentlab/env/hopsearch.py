@@ -259,8 +259,7 @@ class HopSearch(Drawn, Env):
         bad = verb not in verbs[role] or not words or (verb == 'answer' and not full_name.fullmatch(words))
         text, paid, info = self.refuse(action) if bad else getattr(self, verb)(words)  # a known verb
         turns = self.game.turns + 1
-        # the horizon is a rule: time is up
-        self.game = replace(self.game, turns=turns, over=self.game.over or turns >= self.horizon)
+        self.game = replace(self.game, turns=turns, over=self.game.over or turns >= self.horizon)  # time is up, by rule
         reward = {seat: float(info.get('success', False)) for seat in self.seats}  # the outcome is everybody's
         reward[self.seats[self.roles.index(role)]] += paid
         info = dict(invalid=False, success=False, truncated=False, reached=(), cost=0.) | self.facts() | info
@@ -306,9 +305,8 @@ class HopSearch(Drawn, Env):
     def legal(self)->list:
         "What can be said with the names read so far; other texts may work too."
         names, (learn, finish) = self.game.known(), verbs[self.game.role]
-        nothing = ['report nothing'] if finish == 'report' else []
         return ([f'{learn} {relation} {name}' for name in names for relation in relations]
-                + [f'{finish} {name}' for name in names] + nothing)
+                + [f'{finish} {name}' for name in names] + ['report nothing']*(finish == 'report'))
     def draw(self, generator:Random, split:str)->dict: return draw_question(generator, split, self.hops, self.people)
     def best(self)->str:
         "Ask for the first fact that is missing, then answer; for any seat, from what that seat has read."

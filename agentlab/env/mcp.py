@@ -167,8 +167,7 @@ def from_mcp(source,      # a command (text or list of words), a URL, an MCPServ
     for name in [*chosen, *[reset]*bool(reset)]:
         if name not in listed:
             raise ValueError(f'MCP server {place.name} has no tool {name!r}; it has {readable(", ".join(listed), 400)}')
-    box = [_tool(listed[name], place, seconds, cost) for name in chosen]
-    return Toolbox([*box, *more], tasks, score, **options)
+    return Toolbox([*(_tool(listed[name], place, seconds, cost) for name in chosen), *more], tasks, score, **options)
 
 def _tool(one, place:Served, seconds:float, cost:float)->Tool:
     "A tool as the server describes it."

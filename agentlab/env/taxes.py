@@ -17,8 +17,7 @@ MOVES = dict(plunge=-20, fall=-10, stay=0, rise=10, soar=20)  # a planner's word
 RATES = [str(rate) for rate in range(0, 101, 10)]
 def draw_skills(n: int, generator: Random)->list:
     "(n,) income of an hour, of incomes in the United States in 2023 (GB2 of the released code) at 40 hours."
-    share = [generator.betavariate(.48652, 1.14104) for _ in range(n)]
-    return [72402.78*(x/(1 - x))**(1/2.0721)/40 for x in share]
+    return [72402.78*(x/(1 - x))**(1/2.0721)/40 for x in [generator.betavariate(.48652, 1.14104) for _ in range(n)]]
 
 def tax(z, rates, starts=BRACKETS):  # array (...,) of incomes; (brackets,) percent
     "(...,) what is due: each part of an income at the rate of its bracket."

@@ -22,8 +22,7 @@ def marks(guess:str, word:str,  # of the same length
     faithful:bool=False  # as released: an occurrence is yellow even where the word has no more of this letter
 )->str:  # of g, y and -
     "How a guess is answered in Wordle."
-    spare = Counter(w for g, w in zip(guess, word) if g != w)
-    found = []
+    spare, found = Counter(w for g, w in zip(guess, word) if g != w), []
     for g, w in zip(guess, word):
         near = g in word if faithful else spare[g] > 0
         if g != w and near: spare[g] -= 1
@@ -37,8 +36,7 @@ def information(answers:list)->float:  # what each of the possible secrets would
 @lru_cache(maxsize=10_000)
 def most_telling(left:tuple, faithful:bool)->str:
     "The possible secret whose marks tell most of which it is."
-    tells = {guess: information([marks(guess, word, faithful) for word in left]) for guess in left}
-    return max(left, key=tells.get)
+    return max(left, key=lambda guess: information([marks(guess, word, faithful) for word in left]))
 
 @lru_cache
 def words_of(most:int, split:str)->list:

@@ -40,8 +40,7 @@ def hand_over(batch: Batch,              # tokens need old_logp, and ref_logp wh
     lengths = torch.unique_consecutive(part.tokens.row, return_counts=True)[1]
     cut, count = int(place[:, 1].min()), count or len(ids)
     if cut == 0:
-        raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some '
-                         'context ids.')
+        raise ValueError('a row begins with an action token, which nothing predicts. Give first turns context ids.')
     width = cut + math.ceil((ids.shape[1] - cut)/multiple)*multiple
     full = torch.full((count, width), pad_id, device=ids.device)
     full[:len(ids), :ids.shape[1]] = ids
@@ -54,8 +53,7 @@ def hand_over(batch: Batch,              # tokens need old_logp, and ref_logp wh
     found = dict(prompt_ids=full[:, :cut], prompt_mask=mask[:, :cut], completion_ids=full[:, cut:],
                  completion_mask=mask[:, cut:], tool_mask=at(weight[chosen]), advantages=at(advantage[chosen]),
                  old_per_token_logps=at(part.action('old_logp').nan_to_num()))
-    # a 0 there could overflow: exp(0 - logp)
-    if 'ref_logp' in part.tokens: found['ref_per_token_logps'] = at(part.action('ref_logp'), -1e4)
+    if 'ref_logp' in part.tokens: found['ref_per_token_logps'] = at(part.action('ref_logp'), -1e4)  # a 0 could overflow
     return found
 
 def of_trl(logp, batch, advantage, entropy=None):
@@ -96,16 +94,14 @@ def fixed_fields(recipe: Recipe)->dict:  # GRPOConfig's fields whose values the 
     r, function = recipe, unbound(recipe.objective)
     if function not in LOSSES:
         raise ValueError(f'objective={getattr(function, "__name__", function)}: GRPOTrainer has no such loss. It has '
-                         f'{", ".join(f.__name__ for f in LOSSES)}; '
-                         'objective=agentlab.interop.trl.of_trl leaves the choice to loss_type; agentlab.train '
-                         'takes any.')
+                         f'{", ".join(f.__name__ for f in LOSSES)}; objective=agentlab.interop.trl.of_trl leaves the '
+                         f'choice to loss_type; agentlab.train takes any.')
     loss = LOSSES[function](r.loss_per, **arguments(r.objective))
     kl, given = unbound(r.kl), arguments(r.kl)
     if r.kl_coef and kl is not kl_k3:
         raise ValueError(f'kl={kl.__name__}: GRPOTrainer has kl_k3 only. Use kl=kl_k3, or agentlab.train.')
     if r.kl_coef and given.get('bound') is not None:
-        raise ValueError(f"kl_k3 with bound={given['bound']}: GRPOTrainer has no bound. Leave it out, or use "
-                         f"agentlab.train.")
+        raise ValueError(f"kl_k3 with bound={given['bound']}: GRPOTrainer has none. Drop it, or use agentlab.train.")
     if r.kl_coef: loss['use_bias_correction_kl'] = given.get('corrected', False)
     return loss | dict(learning_rate=r.lr, weight_decay=r.weight_decay, max_grad_norm=r.max_grad_norm,
                        temperature=r.temperature, bf16=r.precision == 'bf16',
@@ -132,8 +128,7 @@ def trl_config(recipe: Recipe, output_dir,  # TRL's checkpoints; the run folder 
                  max_steps=recipe.steps*recipe.minibatches, logging_steps=recipe.minibatches,
                  save_steps=recipe.checkpoint_every*recipe.minibatches, seed=recipe.seed)
     with warnings.catch_warnings():
-        # transformers has a new name for it, TRL has not
-        warnings.filterwarnings('ignore', message='.*gradient_checkpointing')
+        warnings.filterwarnings('ignore', message='.*gradient_checkpointing')  # transformers renamed it, TRL has not
         return GRPOConfig(output_dir=str(output_dir),
                           per_device_train_batch_size=fixed['generation_batch_size']//pieces,
                           gradient_accumulation_steps=accumulate, **house | fixed | more)
@@ -160,8 +155,7 @@ def check_config(args,  # trl.GRPOConfig
         raise ValueError(f'args={type(args).__name__}: another trainer\'s config. GMPOTrainer, for one, takes one '
                          f'advantage a row only. Give a GRPOConfig: trl_config(recipe, output_dir).')
     if args.loss_type == 'bnpo' and args.steps_per_generation*args.world_size > 1:
-        raise ValueError("loss_type='bnpo': the mean of the means of pieces is not the mean over the tokens. "
-                         "Use 'dapo'.")
+        raise ValueError("loss_type='bnpo': the mean of the means of pieces is not that over the tokens. Use 'dapo'.")
     free = recipe.objective is of_trl
     for name, (value, why) in NEUTRAL.items():
         found = getattr(args, name)
@@ -178,8 +172,7 @@ def check_config(args,  # trl.GRPOConfig
                          f'{", ".join(KNOWN)}.')
     if not free and (args.entropy_coef or args.use_adaptive_entropy):
         raise ValueError(f'entropy_coef={args.entropy_coef}, use_adaptive_entropy={args.use_adaptive_entropy}: the '
-                         f'recipe has no such term. Use objective=of_trl, or agentlab.train with '
-                         f'objective=entropy_bonus.')
+                         f'recipe has no such term. Use objective=of_trl, or agentlab.train with entropy_bonus.')
     check_steps(args, recipe)
 
 def check_steps(args, recipe: Recipe):
@@ -203,8 +196,7 @@ def check_steps(args, recipe: Recipe):
         raise ValueError('zero_stage=3: the parts of the weights are not brought together for playing. Use ZeRO up to '
                          'stage 2, or FSDP.')
     if recipe.groups < args.world_size:
-        raise ValueError(f'groups={recipe.groups}: {args.world_size} processes play whole groups, so give at '
-                         f'least as many.')
+        raise ValueError(f'groups={recipe.groups}: {args.world_size} processes play whole groups; give as many.')
 
 def check_hosted(recipe: Recipe):
     "Refuse what TRL's loop has no place for. Raises ValueError naming the field and the remedy."
@@ -218,8 +210,7 @@ def check_hosted(recipe: Recipe):
     if recipe.schedule is not None:
         refuse('schedule', "it changes the recipe's fields from step to step; GRPOTrainer has lr_scheduler_type")
     for name in ('memory', 'replay'):
-        make = getattr(recipe, name)
-        kind = unbound(make)
+        kind = unbound(getattr(recipe, name))
         if name == 'memory' and any(hasattr(kind, method) for method in ('plan', 'test')):
             refuse('memory', 'it plans fields of the recipe for every step')
         if name == 'replay' and isinstance(kind, type) and kind.updates is not Replay.updates:
@@ -293,8 +284,7 @@ class _Step:
         guest = self.guest
         played = collect(guest, step)
         batch = usable(played)
-        row = empty_row(step) | measure_play(played, batch)
-        learned = None
+        row, learned = empty_row(step) | measure_play(played, batch), None
         try:
             batch, advantage, _ = prepare(guest, batch, step)
             learned = batch.with_action(advantage=advantage)

@@ -31,8 +31,7 @@ def _tables(mask: Tensor)->tuple:
     starts[:, 1:] &= ~mask[:, :-1]
     count, row = starts.sum(1), starts.nonzero()[:, 0]
     first = count.cumsum(0) - count
-    # before the first turn: the first turn
-    owner = torch.maximum(starts.flatten().cumsum(0).view(mask.shape) - 1, first[:, None])
+    owner = torch.maximum(starts.flatten().cumsum(0).view(mask.shape) - 1, first[:, None])  # earlier: the first turn
     owner = torch.where(count[:, None] > 0, owner, -1)
     token_row, position = mask.nonzero(as_tuple=True)
     number = torch.arange(len(mask), device=mask.device)
@@ -52,8 +51,7 @@ def from_verl(token_level_rewards: Tensor,  # (rows, longest)
         raise ValueError(f'token_level_rewards has shape {tuple(token_level_rewards.shape)} and response_mask '
                          f'{tuple(response_mask.shape)}; give both as (rows, longest response)')
     if index is not None and len(index) != len(response_mask):
-        raise ValueError(f'index has {len(index)} names for {len(response_mask)} rows; give one per row '
-                         f'(verl: the uid)')
+        raise ValueError(f'index has {len(index)} names for {len(response_mask)} rows; give one per row (verl: uid)')
     tables, owner = _tables(response_mask)
     wide, has = (token_level_rewards.double(), owner[:, 0] >= 0 if owner.shape[1]
                  else owner.new_zeros(len(owner), dtype=torch.bool))
@@ -114,9 +112,7 @@ def padded(batch: Batch,  # one row (context window) per episode; each turn has 
 
 def ragged_batch(episodes: int = 12, size: int = 4,  # episodes; episodes of a group (the last group may be smaller)
     seed: int = 0,
-# 1 to 5 turns of 1 to 6 tokens, with 1 to 4 tokens of the environment before each; rewards in halves; the second group
-# earns the same
-)->Batch:
+)->Batch:  # 1 to 5 turns of 1 to 6 tokens behind 1 to 4 of the environment; rewards in halves, equal in group 2
     "A small batch in which everything has a different length."
     g = torch.Generator().manual_seed(seed)
     draw = lambda low, high, size: torch.randint(low, high + 1, (size,), generator=g)
@@ -125,8 +121,7 @@ def ragged_batch(episodes: int = 12, size: int = 4,  # episodes; episodes of a g
     last = torch.cat([episode[1:] != episode[:-1], torch.ones(1, dtype=torch.bool)])
     group = number//size
     reward = torch.where(group[episode] == 1, last.double()/2, draw(0, 4, len(episode)).double()/2)
-    # environment, policy, environment, ...
-    runs = torch.stack([draw(1, 4, len(episode)), draw(1, 6, len(episode))], 1).flatten()
+    runs = torch.stack([draw(1, 4, len(episode)), draw(1, 6, len(episode))], 1).flatten()  # environment, policy, ...
     run = torch.arange(len(runs)).repeat_interleave(runs)
     row = episode[run//2]
     outcome = torch.zeros(episodes, dtype=torch.float64).index_add_(0, episode, reward)
@@ -137,8 +132,7 @@ def ragged_batch(episodes: int = 12, size: int = 4,  # episodes; episodes of a g
     return Batch(e, Table(episode=number), Table(episode=episode, reward=reward), k)
 
 PREFIX = 'agentlab_'  # of every name in verl's registries
-# verl's key: (our argument, verl's default, what to write)
-_UNREAD = dict(gamma=('gamma', 1., 'gamma'), lam=('lam', 1., 'lam'),
+_UNREAD = dict(gamma=('gamma', 1., 'gamma'), lam=('lam', 1., 'lam'),  # key: (our argument, verl's default, to write)
                norm_adv_by_std_in_grpo=('scale', True, 'scale (null: do not divide)'))
 
 def _plain(value):
@@ -179,8 +173,7 @@ _columns: ContextVar[dict|None] = ContextVar('agentlab_columns', default=None)
 
 @contextmanager
 def handing(
-    # name -> a list per row with an entry per turn (states, tags: anything JSON can hold), or an entry per row
-    **columns):
+    **columns):  # name -> a list per row with an entry per turn (states, tags: whatever JSON holds) or an entry per row
     "Inside this block the estimators of this thread also see these columns."
     before = _columns.set(columns)
     try: yield
@@ -255,8 +248,7 @@ _KEYS = {objective.clip: _LOW_HIGH | dict(dual='clip_ratio_c'), objective.gspo: 
          objective.dcpo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'),
          objective.aepo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'),
          objective.reinforce: {}, objective.dro: dict(beta='policy_loss.dro_beta'),
-         objective.clip_cov: _LOW_HIGH | _COV,
-         # objective -> its argument -> verl's key
+         objective.clip_cov: _LOW_HIGH | _COV,  # objective -> its argument -> verl's key
          objective.kl_cov: dict(share='policy_loss.kl_cov_ratio', coef='policy_loss.ppo_kl_coef')}
 
 def check_loss(function: Callable,  # an objective of agentlab.objective
@@ -324,9 +316,8 @@ def _sum_up(self, _):
 def _output_class():
     from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
     parts = dict(__annotations__=dict(turn_rewards=list[float] | None), turn_rewards=None, as_dict=_as_dict,
-                 model_post_init=_sum_up,
-                 __doc__="verl's AgentLoopOutput with one reward per turn.", __module__=__name__,
-                 __qualname__='TurnRewardOutput')
+                 model_post_init=_sum_up, __doc__="verl's AgentLoopOutput with one reward per turn.",
+                 __module__=__name__, __qualname__='TurnRewardOutput')
     return type(AgentLoopOutput)('TurnRewardOutput', (AgentLoopOutput,), parts)
 
 class _Talk:
@@ -397,9 +388,8 @@ async def _aside(self, talk, call, *arguments):
 def _output(self, talk, rewards, states, step):
     "The episode as verl's trainer wants it."
     start, most = len(talk.ids) - len(talk.mask), self.rollout_config.response_length
-    success = step.info.get('success', False)
     extra = talk.extra | dict(turn_scores=rewards, tool_rewards=[], states=states,
-                              reward_extra_info=dict(success=float(success)))
+                              reward_extra_info=dict(success=float(step.info.get('success', False))))
     return _output_class()(prompt_ids=talk.ids[:start], response_ids=talk.ids[start:][:most],
                            response_mask=talk.mask[:most], response_logprobs=talk.logps[:most] or None,
                            num_turns=2*len(rewards), metrics=talk.metrics, extra_fields=extra, turn_rewards=rewards)
@@ -433,8 +423,7 @@ _LAZY = dict(TurnRewardOutput=_output_class, AgentlabAgentLoop=_agent_loop_class
 def __getattr__(name):
     "The classes that stand on verl's own are made when somebody asks for them."
     if name in _LAZY and find_spec('verl') is None:
-        raise ImportError(f'agentlab.interop.verl.{name} needs verl: pip install verl==0.9.1, in an environment '
-                          f'of its own')
+        raise ImportError(f'{name} needs verl: pip install verl==0.9.1, in an environment of its own')
     if name in _LAZY: return _LAZY[name]()
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
@@ -481,9 +470,8 @@ def _wanted_loss(function: Callable, mode: str, seed: int)->dict:
     wide = dict(old_log_prob=old, log_prob=logp, advantages=advantage, rollout_is_weights=believed)
     arrays = ({name: to_verl(x.detach(), mask, torch.float64).numpy() for name, x in wide.items()}
               | dict(response_mask=mask.bool().numpy()))
-    wanted = np.concatenate([[loss.item()], torch.autograd.grad(loss, logp)[0].numpy()])
     return dict(kind='loss', name=PREFIX + function.__name__, keywords=arrays, mask=arrays['response_mask'], mode=mode,
-                wanted=wanted)
+                wanted=np.concatenate([[loss.item()], torch.autograd.grad(loss, logp)[0].numpy()]))
 
 def _in_worker(cases: list, defaults: dict, cov: dict)->dict:
     "Runs in the worker, where it stands alone: no module of ours is imported before verl."
@@ -516,8 +504,7 @@ def _in_worker(cases: list, defaults: dict, cov: dict)->dict:
 
 THEIRS = {'agentlab_clip': 'vanilla', 'agentlab_gspo': 'gspo', 'agentlab_gmpo': 'geo_mean', 'agentlab_sapo': 'sapo',
           'agentlab_cispo': 'cispo', 'agentlab_dppo_tv': 'dppo_tv', 'agentlab_dppo_kl': 'dppo_kl',
-          # ours -> verl's own loss
-          'agentlab_reinforce': 'gpg', 'agentlab_dro': 'dro', 'agentlab_clip_cov': 'clip_cov',
+          'agentlab_reinforce': 'gpg', 'agentlab_dro': 'dro', 'agentlab_clip_cov': 'clip_cov',  # ours -> verl's loss
           'agentlab_kl_cov': 'kl_cov'}
 OWN_AVERAGE = 'agentlab_gmpo', 'agentlab_sapo'  # verl's average rows whatever loss_agg_mode says
 

@@ -75,10 +75,7 @@ def clip_cov_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=clip_cov)
 
-def kl_cov(logp:Tensor,   # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp; `held` where `plan` has put it there
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
+def kl_cov(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip_cov`; `held` for `dropped`
     share:float=.002,     # of the tokens, at least one, that are held; 0: none
     coef:float=1.,        # weight of the penalty
     faithful:bool=False,  # True, as released: a percentage is compared with a number of tokens
@@ -88,8 +85,7 @@ def kl_cov(logp:Tensor,   # (action tokens,) log-probability under the policy in
     ratio = _moved(logp, batch)
     if 'held' in batch.tokens: held = batch.action('held') > 0
     else: held = kl_cov_plan(logp, batch, advantage, None, share, coef, faithful)['held'] > 0
-    loss = -ratio*advantage.to(logp)
-    return loss + torch.where(held, coef*(logp - batch.action('old_logp')).abs(), 0)
+    return -ratio*advantage.to(logp) + torch.where(held, coef*(logp - batch.action('old_logp')).abs(), 0)
 
 def kl_cov_plan(
     # as in `kl_cov`; a whole minibatch
@@ -112,10 +108,7 @@ def kl_cov_recipe():
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, objective=kl_cov)
 
-def spear_clip(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp; episodes need source; `dropped` where `plan` has put it there
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
+def spear_clip(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip_cov`; episodes: source
     share:float=.0002, least:float=1., most:float=5.,  # what the policy played now: as in `clip_cov`
     replay:tuple=(.02, 1., 40.),  # the same three for replayed episodes
     low:float=.2, high:float=.28, seed:int=0,  # bounds of the clip, as in `clip`; of the draw
@@ -140,8 +133,7 @@ def spear_plan(
                   "Give episodes a source: 'policy' or 'replay'.")
     old = (source == state_key('replay'))[batch.rows.episode[batch.tokens.row[batch.actions]]]
     cov, free = covariance(logp, batch, advantage, old), ~clipped(logp, batch, advantage, low=low, high=high)
-    dropped = torch.zeros_like(old)
-    fresh = (share, least, most)
+    dropped, fresh = torch.zeros_like(old), (share, least, most)
     for part, (share, least, most) in ((~old, fresh), (old, fresh if faithful else replay)):
         _check_share(share)
         n = max(int(share*int((part & ~cov.isnan()).sum()) + 1e-9), 1)

@@ -34,8 +34,7 @@ def each_episode(batch:Batch)->Tensor:
 
 def _unit_mean(x, batch, unit):
     "(action tokens,) float64: mean of `x` over the unit's tokens that count; 0 where none. Keeps gradient and NaN."
-    counts = batch.action('weight') > 0
-    mean = group_mean(torch.where(counts, x, torch.nan), unit(batch)).nan_to_num(nan=0.)
+    mean = group_mean(torch.where(batch.action('weight') > 0, x, torch.nan), unit(batch)).nan_to_num(nan=0.)
     return torch.where(x.isnan(), x.to(mean), mean)
 
 def gspo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
@@ -92,8 +91,7 @@ def gmpo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as 
     _, advantage = _ratio(logp, batch, advantage, 0, 0, None)
     moved = logp - batch.action('old_logp')
     kept = torch.where(advantage > 0, moved.clamp(max=high), torch.where(advantage < 0, moved.clamp(min=-low), 0*moved))
-    ratio = _unit_mean(kept, batch, unit).clamp(-20, 20).exp()
-    return (-ratio*_unit_mean(advantage, batch, unit)).to(logp)
+    return (-_unit_mean(kept, batch, unit).clamp(-20, 20).exp()*_unit_mean(advantage, batch, unit)).to(logp)
 
 @recipe('Zhao et al., 2025, GMPO, arXiv 2507.20673')
 def gmpo_recipe():

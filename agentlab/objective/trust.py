@@ -122,8 +122,7 @@ def fit_ratio(logp:Tensor,  # (action tokens,) log-probability under the policy 
 )->Tensor:                  # (action tokens,) loss of their turn; weigh with loss_per='turn'
     "The square that `dro` completes, for whole turns: (beta times the log-ratio of a turn - its advantage)^2 (MiRA)."
     _, advantage = _ratio(logp, batch, advantage, 0, 0, None)
-    moved = group_sum(logp - batch.action('old_logp'), batch.action_turn)
-    return (beta*moved - advantage).square()
+    return (beta*group_sum(logp - batch.action('old_logp'), batch.action_turn) - advantage).square()
 
 def hispo_mask(batch:Batch,  # tokens need old_logp (trainer) and sampler_logp
     sequence:float=.05,  # geometric mean over the sequence: closer to 1 than this (our choice)
@@ -133,12 +132,9 @@ def hispo_mask(batch:Batch,  # tokens need old_logp (trainer) and sampler_logp
     "True where trainer and sampler agree, on the sequence and on the token (HisPO, arXiv 2603.21065, from notes)."
     gap = batch.action('old_logp').double() - need(batch.tokens, 'sampler_logp', 'HisPO compares trainer and sampler',
                                                    'Set it with batch.with_action(sampler_logp=...).')[batch.actions]
-    whole = _unit_mean(gap, batch, unit)
-    return ((whole.exp() - 1).abs() < sequence) & ((gap.exp() - 1).abs() < token)
+    return ((_unit_mean(gap, batch, unit).exp() - 1).abs() < sequence) & ((gap.exp() - 1).abs() < token)
 
-def hispo(logp:Tensor,    # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch, advantage:Tensor,  # tokens need old_logp and sampler_logp; (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
+def hispo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need sampler_logp too
     sequence:float=.05, token:float=.5, unit:Callable=each_row,  # as in `hispo_mask`
     low:float=.2, high:float=.28, dual:float=3.,  # bounds of the ratio to the sampler, as in `clip`
 )->Tensor:                # (action tokens,) loss; 0 where trainer and sampler disagree

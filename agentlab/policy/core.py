@@ -26,12 +26,10 @@ KEPT = 2**26  # bytes of encoded texts that a chat keeps
 class Chat:
     "A tokenizer's chat template, taken apart once, so that a growing conversation is only ever appended to."
     def __init__(self, tokenizer,  # with a chat template and an end-of-turn token
-        # of a template that rewrites history. False: refuse it; True: append all the same; 'window': a rewritten
-        # context begins a new window
+        # of a template that rewrites history: False refuses it, True appends, 'window' begins one where it is rewritten
         rewrites: bool|str = False,
         role: str = 'user',  # of the observations after the first one: 'user', or 'tool' where the template has it
-        # what the template may be told, such as enable_thinking=False or date_string='26 Jul 2024'; JSON types
-        **variables):
+        **variables):  # told to the template, such as enable_thinking=False or date_string='26 Jul 2024'; JSON types
         if not getattr(tokenizer, 'chat_template', None):
             raise ValueError('this tokenizer has no chat_template. Set tokenizer.chat_template to a Jinja template.')
         if rewrites not in (False, True, 'window'):
@@ -179,8 +177,7 @@ def micro_batches(lengths: Tensor,  # (rows,) tokens in every row
     if budget < 1:
         raise ValueError(f'budget={budget}: give the number of tokens that fit in memory at once, such as 4096')
     order, cuts, start = lengths.argsort(stable=True), [], 0
-    widths = lengths[order].tolist()
-    for i, width in enumerate(widths):
+    for i, width in enumerate(lengths[order].tolist()):
         if i > start and width * (i + 1 - start) > budget:
             cuts.append(order[start:i])
             start = i
@@ -415,8 +412,7 @@ class Policy(_Scored):
         if adapted(model) and (getattr(model, 'is_quantized', False) or self.provenance):
             from agentlab.policy.qlora import save_adapter
             return save_adapter(self, folder)
-        # An adapter becomes part of the weights: in float32, because in bf16 what a small one changes would be rounded
-        # away.
+        # An adapter becomes part of the weights, in float32: in bf16, what a small one changes would be rounded away
         if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).float().merge_and_unload()
         with quiet(): model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
@@ -438,8 +434,7 @@ def closing(policy, batch: Batch,
 )->tuple[Tensor, Batch]:  # (cut off,) their numbers; their last contexts, each with one action token that nobody said
     "What an episode that was cut off would have read next. Left out: those without turns, or whose context is full."
     final, (rows, held) = batch.labels.get('final', {}), torch.unique_consecutive(batch.tokens.row, return_counts=True)
-    # the last context of every episode
-    last = dict(zip(batch.rows.episode[rows].tolist(), batch.tokens.id.split(held.tolist())))
+    last = dict(zip(batch.rows.episode[rows].tolist(), batch.tokens.id.split(held.tolist())))  # last of every episode
     cut = {i: last[i].tolist() for i in batch.episodes.truncated.nonzero()[:, 0].tolist() if i in last}
     ids = {i: x + policy.chat.next(final.get(int(batch.episodes.final[i]), ''), x[-1]) for i, x in cut.items()}
     kept = [i for i in cut if len(ids[i]) < policy.max_context]
@@ -485,9 +480,8 @@ def without_code(name):
     try: yield
     except ValueError as e:
         if 'trust_remote_code' not in str(e): raise
-        raise ValueError(f'{name} needs Python code that came with it, and agentlab runs none: it would run with all '
-                         f'your rights. '
-                         'Give a model that transformers knows, or convert it where you trust it.') from None
+        raise ValueError(f'{name} needs Python code that came with it, and agentlab runs none: it would have all your '
+                         f'rights. Give a model that transformers knows, or convert it where you trust it.') from None
 
 @contextmanager
 def fetching(name):

@@ -50,8 +50,7 @@ def _pieces(tokenizer, ids)->list[str]:
     decode = lambda x: tokenizer.decode(x, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     alone = [decode([i]) for i in ids]
     if ''.join(alone) == decode(ids): return alone
-    # spaces between words, or characters of several ids: what follows needs what went before
-    pieces, start, read = [], 0, 0
+    pieces, start, read = [], 0, 0  # spaces between words, characters of several ids: what comes needs what went before
     for k in range(1, len(ids) + 1):
         before, now = decode(ids[start:read]), decode(ids[start:k])
         broken = now.endswith('\ufffd') and k - read < 4 and k < len(ids)  # a letter of up to four bytes
@@ -193,9 +192,7 @@ class Style:
     "How a model writes a tool call."
     name: str
     markers: tuple  # what opens and closes a block; () where the whole message is the call
-    # (text, start of the body, latest end of it, tools) -> (name, arguments, end of the body); ValueError says what is
-    # wrong
-    parse: object
+    parse: object  # (text, start, latest end, tools) -> (name, arguments, end of the body); ValueError: what is wrong
     write: object  # (name, arguments) -> text of the call
     form: str      # how a call looks, for the system message
 
@@ -373,8 +370,7 @@ def style_of(chat)->Style|None:
     made = dict(role='assistant', content='', tool_calls=[
         dict(type='function', id='abcdefghi', function=dict(name=call.name, arguments=call.arguments))])
     written = _probe(chat, [dict(role='user', content='FIRSTUSER'), made]).rpartition('FIRSTUSER')[2]
-    end = chat.tokenizer.decode([chat.end_id])
-    bare = ''.join(written.partition('{')[1:]).partition(end)[0]
+    bare = ''.join(written.partition('{')[1:]).partition(chat.tokenizer.decode([chat.end_id]))[0]
     for style in styles:
         if Calls(style, tools=(_probed,)).read(written if style.markers else bare).actions == [call]: return style
     return None

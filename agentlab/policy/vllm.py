@@ -151,13 +151,11 @@ class Shelf:
 
 def request_body(ask: Ask, model: str)->dict:  # name of the base or of the adapter -> of POST /v1/completions
     "One row as vLLM's server wants it: token ids in and out, nothing left to the defaults of the model."
-    greedy = ask.temperature == 0
     return dict(model=model, prompt=ask.context, max_tokens=ask.max_tokens, temperature=ask.temperature,
-                top_p=1. if greedy else ask.top_p, seed=ask.seed,
-                stop_token_ids=list(ask.stop), ignore_eos=True, include_stop_str_in_output=True, top_k=0, min_p=0.,
-                repetition_penalty=1., presence_penalty=0., frequency_penalty=0., n=1,
-                logprobs=ask.top, return_token_ids=True, return_tokens_as_token_ids=True, skip_special_tokens=False,
-                add_special_tokens=False, stream=False)
+                top_p=1. if ask.temperature == 0 else ask.top_p, seed=ask.seed, stop_token_ids=list(ask.stop),
+                ignore_eos=True, include_stop_str_in_output=True, top_k=0, min_p=0., repetition_penalty=1.,
+                presence_penalty=0., frequency_penalty=0., n=1, logprobs=ask.top, return_token_ids=True,
+                return_tokens_as_token_ids=True, skip_special_tokens=False, add_special_tokens=False, stream=False)
 
 def read_choice(answer: dict, ask: Ask)->Said:
     "The one choice of an answer of /v1/completions. Raises NoAnswer where something is missing or does not fit."
@@ -286,8 +284,7 @@ class VLLMServer(_Rows):
         model: str|None = None,   # name under which it serves the base; None: the first one that it names
         key_name: str = 'VLLM_API_KEY',  # environment variable that holds its key; unset: none is sent
         timeout: float = 600., tries: int = 8,  # seconds for one row; of every request
-        # seconds before the second try, doubled before each one after it; at most; for all tries of a request; share of
-        # a pause that chance may take away: see agentlab.patience
+        # seconds before the second try, then doubled; at most; in all; share that chance takes: see agentlab.patience
         wait: float = 1., longest: float = 60., total: float = 1800., jitter: float = .5,
         workers: int = 256,  # rows under way at a time
         keep: int = 2,       # adapters that the server holds for us; --max-cpu-loras must not be less
@@ -310,8 +307,7 @@ class VLLMServer(_Rows):
     def __repr__(self): return f'VLLMServer({self.url!r})'
     def base_card(self)->dict:
         "What the server says about the base: `id` and `max_model_len`. Raises ValueError where it serves another one."
-        cards = self.call('/v1/models').get('data', [])
-        bases = [card for card in cards if not card.get('parent')]
+        bases = [card for card in self.call('/v1/models').get('data', []) if not card.get('parent')]
         found = next((card for card in bases if self.model in (None, card['id'])), None)
         if found is None:
             raise ValueError(f'{self.url} serves {[card["id"] for card in bases]}, not {self.model!r}. Start it with '
@@ -427,8 +423,7 @@ class VLLMSampler:
         top: int = 20,           # likeliest tokens that are reported, for the entropy; --max-logprobs must not be less
         tolerance: float = .5):  # nats: largest mean distance between the log-probabilities of engine and policy
         if top < 1:
-            raise ValueError(f'top={top}: the entropy is estimated from the likeliest tokens; ask for 1 at least, '
-                             f'better 20')
+            raise ValueError(f'top={top}: the entropy is estimated from the likeliest tokens; ask for 1, better for 20')
         self.engine, self.top, self.tolerance, self.known, self.seen = (engine, top, tolerance,
                                                                         weakref.WeakValueDictionary(), {})
         self.home = None if folder else Lasting(Path(tempfile.mkdtemp(prefix='agentlab-adapters-')))
@@ -482,8 +477,7 @@ def check_follows(policy)->str|None:
 @torch.no_grad()
 def local_logps(policy, rows: list[tuple[list, list]], temperature: float)->Tensor:
     "(tokens,) log-probabilities, by the policy without its adapter, of what was said after each context."
-    found = []
-    without = policy.model.disable_adapter() if getattr(policy.model, 'peft_config', None) else nullcontext()
+    found, without = [], policy.model.disable_adapter() if getattr(policy.model, 'peft_config', None) else nullcontext()
     with without, policy.computing():
         for context, ids in rows:
             logits = policy.model(input_ids=torch.tensor([context + ids], device=policy.device),
@@ -492,9 +486,7 @@ def local_logps(policy, rows: list[tuple[list, list]], temperature: float)->Tens
     return torch.cat(found)
 
 def compare(sampler: VLLMSampler, policy, tokens: int = 8, rows: int = 4,  # sampled at temperature 1; at 2 one row
-# scaled: whether its log-probabilities are after the temperature; distance: mean of |engine - policy| at temperature 1,
-# nats
-)->dict:
+)->dict:  # scaled: its log-probabilities are after the temperature; distance: mean |engine - policy| at 1, nats
     "Whether an engine serves this policy's base. Raises ValueError for another model, or for rows that are too short."
     limits, size = sampler.engine.limits(), vocabulary(policy)
     if limits['max_len'] and policy.max_context > limits['max_len']:
@@ -538,9 +530,8 @@ def check_convention(temperature: float, top_p: float, scaled: bool):
                          f'which those of the full softmax cannot be had. Give top_p=1; or, at temperature 1, start it '
                          f'with --logprobs-mode raw_logprobs.')
     if not scaled and temperature != 1:
-        raise ValueError(f'temperature={temperature}: this engine reports log-probabilities before the '
-                         f'temperature (raw_logprobs). Start it with --logprobs-mode processed_logprobs, or sample at '
-                         f'temperature 1.')
+        raise ValueError(f'temperature={temperature}: this engine reports log-probabilities before it (raw_logprobs). '
+                         f'Start it with --logprobs-mode processed_logprobs, or sample at temperature 1.')
 
 def completion(said: Said, ask: Ask, vocabulary: int)->Completion:
     "An answer as agentlab has it; truncated_logprobs are NaN where the likely tokens lack some of what top-p kept."

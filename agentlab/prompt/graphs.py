@@ -82,5 +82,4 @@ def hrpo(b,  # episodes; turns need `redundant`: 1 where an action changed nothi
     **how)->torch.Tensor:  # of `grpo`
     "(action tokens,) z of the group's outcomes + lam r_t, r_t = -penalty or 0 (in the spirit of MasHost, 2506.08507)."
     redundant = need(b.turns, 'redundant', 'hrpo pays for actions that changed nothing', 'Play `Host`, or use grpo.')
-    late = torch.where(b.turns.t >= exempt, redundant.nan_to_num(), 0.)
-    return grpo(b, **how) + b.spread(-lam*penalty*late)
+    return grpo(b, **how) + b.spread(-lam*penalty*torch.where(b.turns.t >= exempt, redundant.nan_to_num(), 0.))

@@ -150,8 +150,7 @@ def family_tree(population:Population,  # with recorded weights
     colors:tuple=('#0072B2', '#D55E00'),  # of a member that left; of one that is still there
     longest:int=42):  # characters of a label; the whole text is shown on hover -> plotly figure
     "A line from joining to leaving for every member with a recorded weight, as wide as its last weight; hover: text."
-    go = needed('plotly.graph_objects', 'lab', 'family_tree')
-    weights, figure = population.history(), go.Figure()
+    weights, figure = population.history(), needed('plotly.graph_objects', 'lab', 'family_tree').Figure()
     family = population.family()[lambda all: all.number.isin(weights.number)]
     for m in family.itertuples():
         own = weights[weights.number == m.number]
@@ -187,10 +186,8 @@ def pareto_chances(scores:Tensor  # (instructions, questions)
 )->Tensor:  # (instructions,) float64 probability to be a parent
     "Proportional to the number of fronts among the survivors."
     if scores.ndim != 2 or not scores.numel():
-        raise ValueError(f'scores has shape {tuple(scores.shape)}: give (instructions, questions), at least '
-                         f'one of each')
+        raise ValueError(f'scores has shape {tuple(scores.shape)}: give (instructions, questions), at least one each')
     if torch.isnan(scores).any(): raise ValueError('scores holds NaN: score every instruction on every question')
-    kept = survivors(scores)
-    counts = torch.zeros(len(scores), dtype=torch.float64)
+    kept, counts = survivors(scores), torch.zeros(len(scores), dtype=torch.float64)
     counts[kept] = fronts(scores)[kept].sum(1).double()
     return counts/counts.sum()

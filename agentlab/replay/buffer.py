@@ -87,9 +87,8 @@ def alike(batch:Batch, like:Batch,  # the batch they shall be joined with
 )->Batch:  # the episodes with exactly the columns of `like`, on its device
     "Drops columns that `like` lacks; missing: NaN, -1 (whole numbers), False. `tokens.old_logp` is never made up."
     if 'old_logp' in like.tokens and 'old_logp' not in batch.tokens:
-        raise ValueError("these episodes have no column tokens.old_logp, so their ratio is unknown. Add episodes "
-                         "to the buffer after the trainer has set it, or set it yourself: "
-                         "batch.with_action(old_logp=...).")
+        raise ValueError('these episodes have no column tokens.old_logp, so their ratio is unknown. Add episodes to '
+                         'the buffer after the trainer has set it, or set it: batch.with_action(old_logp=...).')
     batch = batch.to(like.episodes.group.device)
     return batch.replace(**{name: _fit(getattr(batch, name), vars(getattr(like, name))) for name in TABLES})
 
@@ -293,8 +292,7 @@ class _Taking(_Adding):
         batch = pick(_assemble([c for c, _ in contents], [cut for _, cut in contents], local), order.argsort())
         if group is None: group = batch.episodes.group
         else: group = torch.as_tensor(group).cpu().long().expand(len(index)).clone()
-        # the n-th copies of the seats of a game stay one game
-        game = -1 - self.facts.game_number[index] - 2**32*cumcount(index)
+        game = -1 - self.facts.game_number[index] - 2**32*cumcount(index)  # n-th copies of a game's seats stay one game
         batch = batch.with_episodes(group=group, game=game, source=torch.full((len(index),), state_key(source)),
                                     replay_number=index + self.start)
         sources = [dict(source={state_key(source): source}), *(c.labels for c, _ in contents)]

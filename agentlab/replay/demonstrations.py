@@ -45,10 +45,7 @@ def over_target(logp:Tensor, batch:Batch)->Tensor:
     "(action tokens,) p/(p_target + 1e-6), where tokens.target_logp knows the author's probability; for explore=0."
     return logp.exp()/(batch.action('target_logp').to(logp).exp() + 1e-6)
 
-def rl_plus(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp, demonstrations included; episodes need source
-    advantage:Tensor,     # (action tokens,)
-    entropy:Tensor=None,  # not used; here so that all objectives are called alike
+def rl_plus(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; episodes need source
     low:float=None, high:float=None,  # clip of on-policy tokens, None: .2; the release's clip_upper_bound is 1+high
     ratio:Callable=mixture,  # logp, batch -> (action tokens,) ratio of demonstration tokens
     explore:float=.5,     # power of 1-p in their advantage; 0: none
@@ -58,8 +55,7 @@ def rl_plus(logp:Tensor,  # (action tokens,) log-probability under the policy in
 )->Tensor:                # (action tokens,) loss
     "Clipped loss on-policy, multiple importance sampling and exploration on demonstrations (RL-PLUS, 2508.00222)."
     if faithful and (low, high) != (None, None):
-        raise ValueError(f'low={low}, high={high} together with faithful=True, which takes the clip away; '
-                         f'leave them out')
+        raise ValueError(f'low={low}, high={high} together with faithful=True, which has no clip; leave them out')
     if not explore >= 0: raise ValueError(f'explore={explore}: it is the power of 1-p and must be 0 or more, often .5')
     if not 0 <= least <= most:
         raise ValueError(f'least={least}, most={most}: ratios are clamped between them; give 0 <= least <= most')

@@ -365,8 +365,7 @@ class Experienced(Wrapper):
         return step
     def reset(self, seed, task=None): return self.show(self.env.reset(seed, task))
     def step(self, action):
-        step = with_columns(self.env.step(action), tips=float(self.shown))
-        return self.show(step)
+        return self.show(with_columns(self.env.step(action), tips=float(self.shown)))
     def vocabulary(self): return [*self.env.vocabulary(), *tip_words]
 
 def bare(observation:str)->str:  # as the agent read it -> as the inner environment said it

@@ -80,8 +80,7 @@ def read_state(path: Path)->tuple[int, int, float, Tensor]|None:
     import pyarrow as pa, pyarrow.parquet as pq
     remedy = 'Without it the episodes have the priorities they began with: remove it.'
     try:
-        # pyarrow opens a path twice; in between a writer may put another file there
-        whole = pa.BufferReader(path.read_bytes())
+        whole = pa.BufferReader(path.read_bytes())  # pyarrow opens a path twice; a writer may put another there between
         table = pq.read_table(whole, page_checksum_verification=True)
         meta = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
         priority = torch.from_numpy(table['priority'].to_numpy().copy())
@@ -184,6 +183,5 @@ def from_bytes(data: Tensor)->Segment:
         path = Path(folder)/'segment.parquet'
         path.write_bytes(data.numpy().tobytes())
         batch = Batch.load(path)
-        first = int(batch.episodes.replay_number[0])
-        segment = read_segment(path.rename(path.with_name(file_of(first))))
+        segment = read_segment(path.rename(path.with_name(file_of(int(batch.episodes.replay_number[0])))))
     return replace(segment, batch=_without_own(batch))

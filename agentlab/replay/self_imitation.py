@@ -99,15 +99,13 @@ class SelfImitation(Replay):
                                                                                          least, or_zero, ddof)
         self.fields, self.faithful, self.tolerate = (fields or dict(kl_coef=0.), faithful, min(tolerate, 10) if faithful
                                                      else tolerate)
-        # oldest: (faithful) the first step that is kept
-        self.buffer, self.row, self.oldest = Buffer(episodes=episodes), {}, 0
+        self.buffer, self.row, self.oldest = Buffer(episodes=episodes), {}, 0  # oldest (faithful): first step kept
         self.baseline = Table(step=torch.zeros(0, dtype=torch.int64), mean=torch.zeros(0, dtype=torch.float64),
                               std=torch.zeros(0, dtype=torch.float64))
     def keep(self, batch:Batch, advantage:Tensor, step:int)->dict:
         "Remember the group means of this step, and store its good episodes with their advantages."
         self.remember(group_levels(batch, self.ddof), step)
-        # what is new now does not count yet
-        if self.faithful and len(self.buffer): self.oldest = self.buffer.latest - self.tolerate
+        if self.faithful and len(self.buffer): self.oldest = self.buffer.latest - self.tolerate  # the new count later
         good = worth_keeping(batch, advantage, self.uses_tool, self.or_zero)
         if good.any(): self.buffer.add(batch.with_action(advantage=advantage).select(good), step)
         return self.row | super().keep(batch, advantage, step)
@@ -167,8 +165,7 @@ def _check(size, trigger, tolerate, scaled, reuse):
     if reuse is not None and not 0 < reuse <= 1:
         raise ValueError(f'reuse={reuse!r}: give a factor above 0 and at most 1, or None to recalibrate')
     if reuse is not None and scaled:
-        raise ValueError(f'reuse={reuse!r} with scaled=True: the stored advantage is not divided again. Give one '
-                         f'of the two.')
+        raise ValueError(f'reuse={reuse!r} with scaled=True: the stored advantage is not divided again. Give one.')
 
 def acted_bonus(b:Batch, **how)->Tensor:  # episodes; arguments of `tool_bonus` -> (turns,) float64
     "`tool_bonus`; in a world without a column `tool` every accepted action is a call (our choice)."

@@ -36,11 +36,9 @@ def swap_in(b:Batch, past:Batch,  # k past episodes with the same columns (see `
     "Replace episodes by past ones, which take over their group and game."
     where = torch.as_tensor(where, dtype=torch.int64, device=b.episodes.group.device)
     if len(where) != len(past) or len(where.unique()) != len(where):
-        raise ValueError(f'where={where.tolist()} for {len(past)} past episodes: name one episode for each, no '
-                         f'episode twice')
+        raise ValueError(f'where={where.tolist()} for {len(past)} past episodes: name one for each, none twice')
     if not len(where): return b
-    seat = b.episodes.seat[where]
-    if not (seat == past.episodes.seat).all():
+    if not (b.episodes.seat[where] == past.episodes.seat).all():
         raise ValueError('a past episode has another seat than the one it replaces; draw from those of the same seat')
     stay = torch.ones(len(b), dtype=torch.bool, device=where.device).index_fill(0, where, False)
     past = past.with_episodes(group=b.episodes.group[where], game=b.episodes.game[where])
@@ -52,14 +50,11 @@ def by_start(b:Batch)->Tensor:  # episodes; turns need `state` -> (episodes,) in
 
 def by_prompt(b:Batch)->Tensor:  # episodes with their context tokens -> (episodes,) int64
     "A key of the token ids that the agent read before its first action."
-    action = b.tokens.turn >= 0
-    owner = b.rows.episode[b.tokens.row]
+    action, owner = b.tokens.turn >= 0, b.rows.episode[b.tokens.row]
     seen = action.long().cumsum(0)
-    # nothing sampled yet in this episode
-    before = seen - action.long() == group_min((seen - action.long()).double(), owner).long()
+    before = seen - action.long() == group_min((seen - action.long()).double(), owner).long()  # nothing sampled so far
     prompt = before & ~action
-    # where the next episode begins
-    cut = torch.searchsorted(owner[prompt], torch.arange(len(b), device=owner.device)[1:])
+    cut = torch.searchsorted(owner[prompt], torch.arange(len(b), device=owner.device)[1:])  # where the next one begins
     return torch.tensor([state_key(ids.tolist()) for ids in b.tokens.id[prompt].tensor_split(cut.cpu())][:len(b)],
                         dtype=torch.int64, device=owner.device)
 
@@ -81,8 +76,7 @@ def play_recurring(policy, env, seeds:list,  # as for `play`; the seeds give way
     "`play`, with a list of tasks that comes round: a task is a number, with the same seed in every step and run."
     if tasks is not None:
         raise ValueError('play_recurring was given tasks, and has a list of its own, by seed: a number would stand for '
-                         'two tasks. '
-                         'Play given tasks with rollout=play, and know them by their start: '
+                         'two tasks. Play given tasks with rollout=play, and know them by their start: '
                          'SuccessReplay(key=by_start).')
     groups = range(len(seeds)) if groups is None else groups
     number = dict(zip(groups, [g % count for g in groups] if numbers is None else numbers))

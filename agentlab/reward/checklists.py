@@ -24,8 +24,7 @@ def checklist(b:Batch,      # episodes; turns need a column for every item
     answer = steps if user_turn is None else same(b.turns.episode,
                                                   need(b.turns, user_turn, f'checklist reads turns.{user_turn}',
                                                        f'Set it with batch.with_turns({user_turn}=numbers).'))
-    # (turns, items): one key per user turn and item
-    cell = answer[:, None]*len(items) + torch.arange(len(items), device=marks.device)
+    cell = answer[:, None]*len(items) + torch.arange(len(items), device=marks.device)  # one per user turn and item
     done = group_max(marks.flatten(), cell.flatten()).view_as(marks)  # sticky; NaN where the item is on no step's list
     weight = torch.where(done.isnan(), 0, _per_item('weights', weights, items, 1.).to(marks))
     # (items, checklists)
@@ -41,8 +40,7 @@ def _marks(b, item):
                  f'Let a judge mark it: batch.with_turns({item}=marks) with 1, 0, or NaN for not on the list.').double()
     odd = marks[~((marks == 0) | (marks == 1) | marks.isnan())]
     if len(odd):
-        raise ValueError(f'checklist: turns.{item} holds {odd[0].item()}; items are binary: 1, 0, or NaN for not '
-                         f'on the list')
+        raise ValueError(f'checklist: turns.{item} holds {odd[0].item()}; items are binary: 1, 0, or NaN if not listed')
     return marks
 
 def _per_item(name, values, items, default):

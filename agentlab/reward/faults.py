@@ -55,9 +55,8 @@ def tagged(episodes: list,  # of Episode; the won ones are passed over
 )->'pd.DataFrame':  # columns episode (number in the list), turn, tag, level; a row for each tag of each turn
     "What looks wrong in the lost games."
     import pandas as pd  # the rewards themselves need torch only
-    rows = [dict(episode=number, turn=i, tag=tag.name, level=tag.level)
-            for number, episode in enumerate(episodes) if not episode.success
-            for i in range(len(episode.turns)) for tag in tags if tag.sees(episode, i)]
+    rows = [dict(episode=number, turn=i, tag=tag.name, level=tag.level) for number, episode in enumerate(episodes)
+            if not episode.success for i in range(len(episode.turns)) for tag in tags if tag.sees(episode, i)]
     return pd.DataFrame(rows, columns=['episode', 'turn', 'tag', 'level'])
 
 def replayed(policy, env, episodes: list,  # who goes on, and where; of Episode: whole games of `play`

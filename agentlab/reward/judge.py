@@ -194,8 +194,7 @@ def agreement(scores: Tensor, truth)->dict:  # (n,) of a judge; (n,) bool
 
 def calibrated(judge: Judge|Head, questions: list[str], truth, least: float = .7)->Judge|Head:  # smallest AUC
     "The judge with the median of these scores as its offset. Raises ValueError where it cannot rank them."
-    whole = judge.moved(offset=0., margin=0.)
-    scores = whole(questions)
+    scores = judge.moved(offset=0., margin=0.)(questions)
     auc = agreement(scores, truth)['auc']
     if not auc >= least:
         raise ValueError(f'this judge ranks {len(questions)} cases with AUC {auc:.2f}, below {least}: it would pay for '

@@ -106,8 +106,7 @@ def atom_reward(b: Batch, column: str = 'judged',  # turns column with the score
     atoms = group_mean(score, b.turns.episode)  # NaN: none has a score
     share = torch.where(atoms.isnan(), 0., weight(b.of_turn('step')))
     worth = share*atoms.nan_to_num() + (1 - share)*b.of_turn('outcome')
-    all_bad = group_min(bad.double(), b.turns.episode) > 0
-    return torch.where(b.last_turns(), torch.where(all_bad, least, worth), 0.)
+    return torch.where(b.last_turns(), torch.where(group_min(bad.double(), b.turns.episode) > 0, least, worth), 0.)
 
 @recipe('in the spirit of Atom-Searcher, 2025, arXiv 2508.12800')
 def atom_searcher_recipe():

@@ -19,8 +19,7 @@ def agreed(first: Tensor, swapped: Tensor,  # (pairs, principles) log odds that 
     variance: Tensor|None = None)->Tensor:  # (principles,); None: of these answers -> (pairs, principles)
     "Mean of two answers of one sign over their principle's variance; 0 where the orders disagree (SALMON)."
     if variance is None: variance = torch.cat([first, swapped]).var(0)
-    mean = (first + swapped)/2
-    return torch.where(first*swapped > 0, mean/variance.clamp(min=1e-12), 0.)
+    return torch.where(first*swapped > 0, ((first + swapped)/2)/variance.clamp(min=1e-12), 0.)
 
 def examples(scores: Tensor,  # (pairs, principles), of `agreed`
     seed: int = 0, chance: float = .2,  # of the geometric distribution of how many principles an example names
@@ -31,8 +30,7 @@ def examples(scores: Tensor,  # (pairs, principles), of `agreed`
     weight = (1 - chance)**torch.arange(most or every, dtype=torch.float64)  # redrawn while it is more: cut off
     count = torch.multinomial(weight, pairs, replacement=True, generator=generator) + 1
     rank = torch.rand(pairs, every, generator=generator).argsort(1).argsort(1)
-    sign = torch.randint(2, (pairs, every), generator=generator)*2 - 1
-    named = torch.where(rank < count[:, None], sign, 0).double()
+    named = torch.where(rank < count[:, None], torch.randint(2, (pairs, every), generator=generator)*2 - 1, 0).double()
     signed = scores*named
     return named, signed.gather(1, signed.abs().argmax(1, keepdim=True))[:, 0].sign()
 

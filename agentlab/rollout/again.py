@@ -406,8 +406,7 @@ def unit_reward(
     "Format, accuracy of the last answer, and compactness (in the spirit of MinD)."
     said = need(b.turns, 'answers', 'unit_reward counts them', 'Play in agentlab.rollout.again.by_units.')
     some = lambda x: group_sum(x.double(), b.turns.episode) > 0
-    worth = b.turns.right + form*~some(said == 0) + several*some(said > 1)
-    return torch.where(b.last_turns(), worth, 0.)
+    return torch.where(b.last_turns(), b.turns.right + form*~some(said == 0) + several*some(said > 1), 0.)
 
 def fewer_first(b:Batch)->Tensor:  # (turns,) on the last turn of each episode
     "How many of its group an episode is better than, by (right, fewer turns); all wrong ones are tied."

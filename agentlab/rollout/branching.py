@@ -101,8 +101,7 @@ class Tree:
         if isinstance(twin, BaseException): return game.end(error=f'{type(twin).__name__}: {twin}')
         guarded(lambda: game.env.close())
         own_luck(twin, derive(self.seed, 'luck', game.group, game.number))
-        own = dict(number=game.number, sample_seed=game.sample_seed)
-        vars(game).update(vars(parent.twin(twin)) | own)
+        vars(game).update(vars(parent.twin(twin)) | dict(number=game.number, sample_seed=game.sample_seed))
         first = self.first + self.games.index(parent)*len(parent.sides)
         for episode, side in enumerate(game.sides.values(), first):  # which turn of which episode sampled a copy
             for j, turn in enumerate(side.turns): turn.origin = turn.origin or (episode, j)

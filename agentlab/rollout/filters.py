@@ -147,8 +147,7 @@ def _keep_groups(b, choose, score, include_zero, who):
     number, lead = same(first), first == torch.arange(len(b), device=first.device)
     scores = score(b)[lead]
     candidate = ~scores.isnan() if include_zero else scores.abs() > 1e-10
-    given = ~candidate.new_zeros(len(scores)) if include_zero else candidate
-    keep = torch.zeros_like(candidate)
+    given, keep = ~candidate.new_zeros(len(scores)) if include_zero else candidate, torch.zeros_like(candidate)
     keep[given] = choose(torch.where(candidate, scores, -torch.inf)[given])
     return _drop(b, (keep & candidate)[number], who)
 
@@ -231,8 +230,7 @@ def roc_counts(positives:Tensor, negatives:Tensor,  # (any shape) float64: how m
     return torch.where(up <= few, few, up), torch.where(up <= few, keep - few, down)
 
 def roc_penalty(b:Batch,  # episodes; turns need the three columns
-    # turns column: 1 where the tool answered with an error, 0 where it did not, NaN where no tool answered
-    error:str='tool_error',
+    error:str='tool_error',  # turns column: 1 where a tool answered with an error, 0 without, NaN where none answered
     malformed:str='malformed',  # turns column: above 0 where a tag was opened and not closed, or the other way round
     answers:str='answers',  # turns column: number of complete answers in this turn
 )->Tensor:                  # (episodes,) float64, 0 to 2
@@ -243,13 +241,11 @@ def roc_penalty(b:Batch,  # episodes; turns need the three columns
                              for c in (error, malformed, answers))
     calls, turns, pairs = map(b.total, ((~errors.isnan()).double(), torch.ones_like(found), found.nan_to_num()))
     ratio = torch.where(calls > 0, b.total(errors.nan_to_num())/calls, .5)
-    bad = _any(b, broken > 0) | (pairs == 0) | (turns == 0)
-    return ratio + torch.where(bad, 1, ((pairs - 1)/turns).clamp(max=1))
+    return ratio + torch.where(_any(b, broken > 0) | (pairs == 0) | (turns == 0), 1, ((pairs - 1)/turns).clamp(max=1))
 
 def _generator(b, seed, what)->torch.Generator:
     "A generator that depends on the seed and on the training step that played this batch."
-    step = int(b.episodes.step.max()) if len(b) else 0
-    return torch.Generator().manual_seed(derive(seed, what, step))
+    return torch.Generator().manual_seed(derive(seed, what, int(b.episodes.step.max()) if len(b) else 0))
 
 def _place(x, by)->Tensor:
     "Place of each element in its group, the smallest first; equal ones in their order."

@@ -63,8 +63,7 @@ class Side:
         reward, self.unplaced = self.unplaced, 0.
         self.turns.append(Turn(t, self.observation, text, self.new, completion.ids, completion.logprobs,
                                completion.entropies, reward, state, window=self.window, **read))
-        # not every sampler looks
-        self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or []
+        self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or []  # some do not look
                                                             for name in ('top_ids', 'top_logps'))
         version = getattr(completion, 'version', None)  # of the weights that spoke, where play runs ahead
         if version is not None: self.turns[-1].columns['version'] = version
@@ -128,9 +127,8 @@ class Game:
     def episodes(self, **facts)->list[Episode]:
         "One episode per seat."
         won = self.wins()
-        return [Episode(s.turns, self.group, self.number, seat, s.outcome, won[seat], self.truncated,
-                        self.error, self.task, self.final, answer=self.answer, **facts)
-                for seat, s in self.sides.items()]
+        return [Episode(s.turns, self.group, self.number, seat, s.outcome, won[seat], self.truncated, self.error,
+                        self.task, self.final, answer=self.answer, **facts) for seat, s in self.sides.items()]
 
 from ..env.protocol import EnvError, Step
 
@@ -198,8 +196,7 @@ def _columns(name: str, given)->dict:
 def _state(name: str, value):
     try: state_key(value)
     except Exception as e: raise EnvError(f'{name} cannot be a state: {str(e)[:300]}') from None
-    # the environment may go on writing in its own
-    return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
+    return copy.deepcopy(value) if isinstance(value, (list, dict)) else value  # an environment may write on in its own
 
 def fault(error: BaseException)->str:
     "An exception as one text: its type, and what it says, where that can be read."
@@ -224,8 +221,7 @@ def side_by_side(calls: list, workers: int,  # functions without arguments that 
         first = min((start for i, start in list(begun.items()) if i in waiting), default=time.monotonic())
         try: i, answer = done.get(timeout=None if limit is None else max(0., first + limit - time.monotonic()))
         except Empty:
-            late = [i for i, start in list(begun.items()) if i in waiting and time.monotonic() - start >= limit]
-            for i in late:
+            for i in [i for i, start in list(begun.items()) if i in waiting and time.monotonic() - start >= limit]:
                 answers[i] = TimeoutError(f'the call has not returned after {limit} s')
                 waiting.discard(i)
                 hire()  # its thread is lost
@@ -240,8 +236,7 @@ def call_all(games: list[Game], method: str, arguments: list[tuple],  # 'reset' 
     # threads for environments of this process that wait (for a tool, a server); 0: one after the other
     workers: int = 0)->list:  # a Step per game, as `admit` lets it pass, or the exception it raised
     "Call every environment; isolated ones run side by side, others with `workers`."
-    answers = [None]*len(games)
-    posted = [i for i, g in enumerate(games) if hasattr(g.env, 'post')]
+    answers, posted = [None]*len(games), [i for i, g in enumerate(games) if hasattr(g.env, 'post')]
     for i in posted: answers[i] = guarded(lambda: games[i].env.post(method, *arguments[i]))
     here = [i for i, g in enumerate(games) if not hasattr(g.env, 'post')]
     calls = [partial(_timed, games[i].env, method, arguments[i], limit) for i in here]
@@ -272,8 +267,7 @@ def play(policy, env,  # agentlab.policy.Policy; an environment, or a function t
     group_size: int = 1,
     tasks: list|None = None, groups: list[int]|None = None, # one per group: its task; its number (default 0, 1, 2, ...)
     sampler = None,  # default: a TorchSampler on the policy
-    # turns of a game; tokens of an action; tokens of a seat
-    max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None,
+    max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None,  # of a game; of an action; of a seat
     temperature: float = 1., top_p: float = 1.,
     limit: float|None = None,  # seconds for one call of an environment in this process
     workers: int = 0,  # threads in which environments of this process answer side by side; 0: one after the other
@@ -284,8 +278,7 @@ def play(policy, env,  # agentlab.policy.Policy; an environment, or a function t
     on_reset = None)->list[Episode]:  # called with all games before anybody acts -> ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
     given = dict(locals())
-    # a program that calls the policy by itself: agentlab.interop.programs
-    if hasattr(env, 'plays'): return given.pop('env').plays(**given)
+    if hasattr(env, 'plays'): return given.pop('env').plays(**given)  # the program calls: agentlab.interop.programs
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, groups)
     sampler = sampler or policy.sampler()
     policy, system, max_tokens = fitted_policy(policy, format, games, system, max_tokens)

@@ -293,8 +293,7 @@ def edges(root: Node)->list[dict]:
     number = {node: i for i, node in enumerate(root.below())}
     return [dict(node=i, parent=number[node.parent], depth=len(node.path) - len(root.path), action=node.text,
                  prior=node.prior, visits=node.visits, q=node.q, chosen=node is node.parent.best, over=node.over,
-                 won=node.won)
-            for node, i in number.items() if node is not root]
+                 won=node.won) for node, i in number.items() if node is not root]
 
 def tree_figure(root: Node, height: int = 420, deepest: int = 8,  # pixels; levels that are drawn at once
 ):                     # a plotly figure

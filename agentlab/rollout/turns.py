@@ -42,8 +42,7 @@ class TurnLimit(Wrapper):
         if not limits or any(isinstance(n, bool) or not isinstance(n, int) or n < 1
                              for n in limits) or sorted(set(limits)) != [*limits]:
             raise ValueError(f'limits={limits}: give whole numbers from 1, each larger than the one before')
-        # the rule goes into run.json
-        self.limits, self.grant, self.says, self.rule = (limits, grant, says,
+        self.limits, self.grant, self.says, self.rule = (limits, grant, says,  # the rule goes into run.json
                                                          f'{limits} {getattr(grant, "__qualname__", grant)}')
         self.t, self.granted, self.over = 0, 0, True
     @property
@@ -76,8 +75,7 @@ class Timed(Wrapper):
         super().__init__(env)
         self.clock = clock
     def step(self, action):
-        start = self.clock()
-        step = self.env.step(action)
+        start, step = self.clock(), self.env.step(action)
         return with_columns(step, seconds=self.clock() - start)
 
 def costs(b:Batch, *columns:str,  # turns columns to sum beside the usual ones; NaN adds nothing
@@ -126,8 +124,7 @@ def scaling_inter(step:int,  # updates behind the policy
     if every < 1 or not turns:
         raise ValueError(f'every={every}, turns={turns}: give an interval from 1 and at least one number of turns')
     if resumed is not None and not faithful:
-        raise ValueError(f'resumed={resumed}: only the released counter depends on it; add faithful=True or '
-                         f'leave it out')
+        raise ValueError(f'resumed={resumed}: only the released counter reads it; add faithful=True or leave it out')
     if resumed is not None and not 0 <= resumed <= step:
         raise ValueError(f'resumed={resumed}, step={step}: a run is resumed at an update from 0 to the present one')
     last, stage = len(turns) - 1, step//every

@@ -19,8 +19,7 @@ note = ('The context is nearly full and will be cleared. Write down all that is 
 def makes_windows(policy, who:str):
     "Refuse a chat that opens windows, for a rollout that does so by itself."
     if getattr(policy.chat, 'rewrites', False) == 'window':
-        raise ValueError(f"{who} opens windows of its own, and so does Chat(rewrites='window'): use rewrites=True, or "
-                         f"play")
+        raise ValueError(f"{who} opens windows of its own, as does Chat(rewrites='window'): use rewrites=True, or play")
 
 def with_summaries(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,  # as for `play`
@@ -73,8 +72,7 @@ def _summarise(games, policy, sampler, how, instruction, summaries, latest, syst
     said = sampler.sample([side.context for _, side, _ in asked],
                           seeds=[derive(g.sample_seed, g.t) for g, _, _ in asked], **how)
     for (g, side, observation), completion in zip(asked, said):
-        # no state: a summary is compared with nobody's action
-        side.act(g.t, policy.text(completion.ids), completion, None)
+        side.act(g.t, policy.text(completion.ids), completion, None)  # no state: a summary is compared with no action
         side.turns[-1].columns['summary'] = 1.
         g.t += 1
         side.observation = ' '.join([side.turns[side.begun].observation, side.turns[-1].text] + [observation]*latest)

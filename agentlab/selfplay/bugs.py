@@ -68,8 +68,7 @@ def kind_of(task:dict  # of InjectBug or BugRepair
 
 def judged(made:list, tried:list,  # episodes of injectors and of solvers
     group_size:int  # injectors of a program
-# the same, with columns: `kind`; `order` of the bug, 0 for injectors; and for these `valid`, and `solved`: the share of
-# the tries that mended it
+# the same, with columns `kind`, `order` of the bug (injectors: 0), and for these `valid`, `solved`: the share mended
 )->list[Episode]:
     "Tell every injector how its bug fared. One that nobody could try (the environment failed) teaches nothing."
     scores = {}
@@ -101,8 +100,7 @@ def bug_reward(b:Batch, alpha:float=.8,  # see `swe_self_play`
                           'Play with agentlab.selfplay.bugs.self_play.').nan_to_num(0.)
                      for column in ('solved', 'valid'))
     injected = swe_self_play(solved, valid > 0, alpha, invalid)
-    reward = torch.where(b.episodes.seat == state_key('injector'), injected, swe_solver(b.episodes.success))
-    return at_end(b, reward)
+    return at_end(b, torch.where(b.episodes.seat == state_key('injector'), injected, swe_solver(b.episodes.success)))
 
 def higher_order(b:Batch)->list:  # of `self_play`, or repairs of `BugRepair` alone -> tasks of BugRepair, each once
     "What failed repairs left: programs that still fail, neither the original nor the bug they began with."

@@ -20,8 +20,7 @@ from .ratings import Results, bradley_terry, rating_frame
 from .snapshots import load_snapshot, vocabulary_of
 from ..settings import in_parts, needed
 
-# of a seating; wins and losses are those of `first`
-COUNTS = ('games', 'wins', 'draws', 'losses', 'truncated', 'faults')
+COUNTS = ('games', 'wins', 'draws', 'losses', 'truncated', 'faults')  # of a seating; wins and losses are of `first`
 SUMS = ('paid_first', 'paid_second')
 
 class _Table:
@@ -116,8 +115,7 @@ def games_of(seatings: list,  # of (first, second): names, the same two players 
     limit: float|None)->list:  # one list of games per seating; a game is one episode per seat
     "The games of one match, one call of the rollout for both seatings."
     who = {name: load(name) for name in seatings[0]}
-    keys = {vocabulary_of(player.tokenizer) for player in who.values() if hasattr(player, 'sampler')}
-    if len(keys) > 1:
+    if len({vocabulary_of(player.tokenizer) for player in who.values() if hasattr(player, 'sampler')}) > 1:
         raise ValueError(f'{" and ".join(map(repr, who))} have different vocabularies, and a policy reads the tokens '
                          f'of the game: let those meet that have the same tokenizer')
     lead = next((player for player in who.values() if hasattr(player, 'sampler')), Unread())
@@ -201,8 +199,7 @@ def begun(known: Tournament|None, facts: dict)->Tournament:
     other = [name for name in facts if known.facts.get(name) != facts[name]]
     if other:
         raise ValueError(f'the known table has {other[0]}={known.facts.get(other[0])!r}, this tournament '
-                         f'{facts[other[0]]!r}: their games are not of one kind. Ask for the same, or begin a '
-                         f'new table.')
+                         f'{facts[other[0]]!r}: games of two kinds. Ask for the same, or begin a new table.')
     return known
 
 def tournament(players: dict,  # name -> policy, snapshot, path of a snapshot, or function (env, generator) -> text

@@ -85,8 +85,7 @@ def search_solver(right, answers,  # (episodes,) 1 or 0; (episodes,) number of a
     return torch.where(torch.as_tensor(answers) > 10, right/4, right)
 
 @estimator('outcome of the episode', 'all episodes of the batch with the same role (seat) and kind of task',
-           'every token of the episode',
-           'Zhao et al., 2025, Absolute Zero, arXiv 2505.03335', needs=('seat', 'kind'))
+           'every token of the episode', 'Zhao et al., 2025, Absolute Zero, arXiv 2505.03335', needs=('seat', 'kind'))
 def trr_pp(b:Batch,        # episodes; episodes need `seat` (the role) and `kind`
     kind:str='kind',       # episode column, numbers: the kind of task
     scale:str='std',       # 'std': divide by the deviation; None: do not
@@ -269,8 +268,7 @@ def proposer_reward(b:Batch,  # episodes of a proposer; `success`: a question
     rule:Callable=search_self_play)->Tensor:  # (s, valid) -> (episodes,) reward -> (turns,) float64, on the last turn
     "What a proposer is paid once its questions have been tried."
     valid = b.episodes.success.bool()
-    reward = rule(torch.where(valid, torch.as_tensor(solved, dtype=torch.float64), 0.), valid)
-    return at_end(b, reward)
+    return at_end(b, rule(torch.where(valid, torch.as_tensor(solved, dtype=torch.float64), 0.), valid))
 
 def bug_refusal(before, bugged,  # (tests,) bool: passed before the change; (tests,) bool: passed with the bug
     weakened,            # (kept tests,) bool: the weakened tests with the bug

@@ -40,8 +40,7 @@ def tally(games,       # list of (player, other, score): score in [0, 1] is the 
         if player == other or not {player, other} <= set(number):
             raise ValueError(f'{player!r} against {other!r}: give two different ones of the players {players}')
         if not 0 <= score <= 1:
-            raise ValueError(f'score={score!r} of {player!r} against {other!r}: give 1 for a win, 0 for a loss, .5 '
-                             f'for a tie')
+            raise ValueError(f'score={score!r} of {player!r} against {other!r}: a win is 1, a loss 0, a tie .5')
     one, two = (torch.tensor([number[game[k]] for game in games], dtype=torch.int64) for k in (0, 1))
     score, n = torch.tensor([float(game[2]) for game in games], dtype=torch.float64), len(players)
     points = (torch.zeros(n*n, dtype=torch.float64).index_add_(0, one*n + two, score)
@@ -101,8 +100,7 @@ def bradley_terry(r:Results,  # of `tally`; a tie counts as half a win and half 
     "Strengths that make the results most likely (Bradley and Terry 1952), with standard errors from the curvature."
     if not r.players: raise ValueError('there are no players; give `tally` some games, or names in players=')
     if not prior > 0:
-        raise ValueError(f'prior={prior!r}: give a precision above 0; without one, a player who always won has '
-                         f'no strength')
+        raise ValueError(f'prior={prior!r}: give a precision above 0; without, a player who always won has no strength')
     n, eye = len(r.players), torch.eye(len(r.players), dtype=torch.float64)
     strength = torch.zeros(n, dtype=torch.float64)
     for _ in range(steps):
@@ -110,8 +108,7 @@ def bradley_terry(r:Results,  # of `tally`; a tie counts as half a win and half 
         w = r.games*p*(1 - p)
         gradient, curvature = (r.points - r.games*p).sum(1) - prior*strength, w.sum(1).diag() - w + prior*eye
         step, now = torch.linalg.solve(curvature, gradient), _posterior(r.points, strength, prior)
-        # not downhill, rounding aside
-        while _posterior(r.points, strength + step, prior) < now - 1e-9*(1 + now.abs()): step = step/2
+        while _posterior(r.points, strength + step, prior) < now - 1e-9*(1 + now.abs()): step = step/2  # not downhill
         strength = strength + step
         if step.abs().max() < 1e-10: break
     centre = eye - 1/n
@@ -159,8 +156,7 @@ def hodge(payoff)->Decomposition:  # (players, players) antisymmetric; NaN where
     payoff = _antisymmetric(payoff)
     met = ~payoff.isnan() & ~torch.eye(len(payoff), dtype=torch.bool)
     known = torch.where(met, payoff, 0.)
-    laplacian = met.sum(1).double().diag() - met.double()
-    potential = torch.linalg.pinv(laplacian, hermitian=True) @ known.sum(1)
+    potential = torch.linalg.pinv(met.sum(1).double().diag() - met.double(), hermitian=True) @ known.sum(1)
     transitive = (potential[:, None] - potential).masked_fill(payoff.isnan(), torch.nan)
     total, left = known.square().sum(), torch.where(met, known - transitive, 0.).square().sum()
     return Decomposition(potential, transitive, payoff - transitive, float(left/total) if total > 0 else 0.)

@@ -122,8 +122,7 @@ class Observed(Wrapper):
         return replace(self.asked, seat='pioneer')
     def step(self, action):
         # the pioneer's answer is played apart: the query is still there for the observer
-        inner = self.env.clone() if self.first is None else self.env
-        step = inner.step(action)
+        step = (self.env.clone() if self.first is None else self.env).step(action)
         if not step.done:
             raise EnvError(f'{self.env.name}: one action does not end an episode, so there is no answer to observe. '
                            f'Give a world of one action, such as GuessNumber(horizon=1)')

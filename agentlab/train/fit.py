@@ -460,9 +460,8 @@ def predicted(model, count: int, s: Settings)->Memory:
     state, work = step_on_paper(model, s)
     cache, reading = (0, 0) if s.server else play_on_paper(model, s)
     return Memory(parts['weights'], parts['adapter'], parts['weights'] if s.reference and not s.lora else 0, state,
-                  round(s.server), cache, reading, parts['gradients'],
-                  parts['activations'], parts['logits'], work, count, sum(p.numel() for p in trained), largest(found),
-                  s)
+                  round(s.server), cache, reading, parts['gradients'], parts['activations'], parts['logits'], work,
+                  count, sum(p.numel() for p in trained), largest(found), s)
 
 UNITS = dict(B=1, KB=2**10, MB=2**20, GB=2**30, TB=2**40)
 
@@ -534,8 +533,7 @@ def settings_of(policy, recipe, length: int|None = None, **changes)->Settings:
     return Settings(**dict(lora=lora, quantise=bool(getattr(model, 'is_loaded_in_4bit', False)),
                            dtype=model.get_input_embeddings().weight.dtype, precision=recipe.precision,
                            checkpointing=any(getattr(m, 'gradient_checkpointing', False) for m in model.modules()),
-                           budget=recipe.budget, length=length,
-                           said=min(1., recipe.max_turns*recipe.max_tokens/length),
+                           budget=recipe.budget, length=length, said=min(1., recipe.max_turns*recipe.max_tokens/length),
                            rows=recipe.groups*recipe.group_size, reference=bool(recipe.kl_coef),
                            optimizer=getattr(recipe, 'optimizer', torch.optim.AdamW)) | changes)
 

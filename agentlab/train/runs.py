@@ -96,8 +96,7 @@ def _read_json(path: Path)->dict:
         raise ValueError(f'{path} is damaged ({in_words(e)}). `agentlab view {path.parent}/episodes` shows what was '
                          f'played, if it was kept.') from None
     if not isinstance(info, dict) or not isinstance(info.get('schema_version', 0), int):
-        raise ValueError(f'{path} is damaged: it holds no object with a schema_version. `agentlab runs` lists '
-                         f'the runs.')
+        raise ValueError(f'{path} is damaged: it holds no object with a schema_version. `agentlab runs` lists runs.')
     if info.get('schema_version', 0) > SCHEMA_VERSION:
         raise ValueError(f"{path} has schema_version {info['schema_version']}, this agentlab reads up to "
                          f"{SCHEMA_VERSION}. Upgrade agentlab-rl.")
@@ -135,8 +134,7 @@ def alone(folder,       # a run folder; made where it is missing
         try: lock.acquire(timeout=wait)
         except OSError as e:
             if e.errno not in (errno.ENOLCK, errno.EOPNOTSUPP): raise
-            # a network drive without locks: a file stands for one
-            lock = SoftFileLock(folder / '.lock.held', thread_local=False)
+            lock = SoftFileLock(folder / '.lock.held', thread_local=False)  # no locks on a network drive: a file is one
             lock.acquire(timeout=wait)
     except Timeout:
         raise BlockingIOError(f'{folder} is in use: {_writer(folder)} writes to it. Wait until that has ended, end it, '
@@ -157,14 +155,12 @@ def _writer(folder: Path)->str:
 
 def open_run(folder, facts: dict,  # what makes the run: recipe, environment, policy; JSON types
     resume: bool = False,
-    # what a fact meant in a run that was begun before there was such a fact; nested like `facts`
-    defaults: dict|None = None)->Run:
+    defaults: dict|None = None)->Run:  # what a fact meant in a run begun before it was there; nested like `facts`
     "A new run folder, or an old one to go on with. Raises ValueError if it holds something else."
     run = Run(folder)
     old = run.info if (run.folder / 'run.json').exists() else None
     if old is not None and not resume:
-        raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give '
-                              f'another folder.')
+        raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give another.')
     if old is not None: _same_facts(old['facts'], json.loads(json.dumps(facts)), folder, defaults or {})
     run.folder.mkdir(parents=True, exist_ok=True)
     info = dict(schema_version=SCHEMA_VERSION, created=time.strftime('%Y-%m-%dT%H:%M:%S'), versions=_versions(),
@@ -179,8 +175,7 @@ def check_goes_on(folder, resume: bool, **facts):
     run = Run(folder)
     if not (run.folder / 'run.json').exists(): return
     if not resume:
-        raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give '
-                              f'another folder.')
+        raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give another.')
     known = run.info['facts']
     old = {name: {key: (known.get(name) or {}).get(key) for key in asked} for name, asked in facts.items()}
     _same_facts(old, json.loads(json.dumps(facts)), folder, {})
@@ -279,16 +274,14 @@ def _read_checkpoint(folder: Path):
 def rewind(run: Run, step: int):  # updates that the checkpoint has behind it
     "Remove what belongs to this step and later: it is made again. ValueError where what is kept is damaged."
     if step: _check_logs(run, step)
-    # a test at step 0 belongs to no checkpoint
-    for name, last in (('metrics.jsonl', step - 1), ('tests.jsonl', step if step else -1)):
+    for name, last in (('metrics.jsonl', step - 1), ('tests.jsonl', step if step else -1)):  # step 0 is no checkpoint
         rows, damaged = read_log(run.folder / name)
         if damaged: shutil.copy(run.folder / name, run.folder / f'{name}.damaged')
         end = max((end for _, end, row in rows if row['step'] <= last), default=0)
         if (run.folder / name).exists(): os.truncate(run.folder / name, end)
     for later in (s for s in run.steps() if s >= step): run._episodes(later).unlink()
     for later in (s for s in run.tested() if s > step or not step): run._tests(later).unlink()
-    # else they would count as the newest to keep
-    for damaged in (p for p in _checkpoints(run) if int(p.name) > step): _remove(damaged)
+    for damaged in (p for p in _checkpoints(run) if int(p.name) > step): _remove(damaged)  # else the newest to keep
     for part in [*run.folder.glob('**/.*.tmp')]: shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
     for path in map(run._episodes, run.steps()):
         if not is_whole(path):

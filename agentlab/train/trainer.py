@@ -50,8 +50,7 @@ class Training:
             barrier(self, 'the weights they begin with', weights_key(self.policy.model),
                    'Load the policy from one folder, or make it with the same seed in every process.')
         for one in (self.policy, *getattr(self.policy, 'of', {}).values()):
-            # every log-probability of the run, old and new, is computed alike
-            one.precision, one.tree = recipe.precision, recipe.tree
+            one.precision, one.tree = recipe.precision, recipe.tree  # old and new log-probabilities are computed alike
         self.should_stop, self.run = should_stop or (lambda: False), None
         self.reference = reference_of(self.policy) if recipe.kl_coef else None
         self.weights = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
@@ -154,8 +153,7 @@ def for_pretrained(recipe: Recipe, **changes)->Recipe:  # fields of the recipe, 
     The temperature stays the recipe's. A primed policy is sure of what it says already; the record of the real model
     has what lower ones do.
 """
-    own = dict(lr=2e-4, group_size=6, max_tokens=max(recipe.max_tokens, 32))
-    return dataclasses.replace(recipe, **own | changes)
+    return dataclasses.replace(recipe, **dict(lr=2e-4, group_size=6, max_tokens=max(recipe.max_tokens, 32)) | changes)
 
 def collect(training: Training, step: int)->Batch:
     "Play the tasks of a step, each group in one process; every process gets all episodes."
@@ -169,11 +167,10 @@ def collect(training: Training, step: int)->Batch:
 def group_count(r: Recipe)->int: return max(map(len, r.group_args.values()), default=r.groups)
 def asked_of(r: Recipe, step: int, mine)->tuple[list, dict]:  # numbers of groups within the step
     "Seeds and keywords with which a rollout plays these groups of a step."
-    own = {name: [values[i] for i in mine] for name, values in r.group_args.items()}
     return [derive(r.seed, step, 'tasks', i) for i in mine], dict(
         groups=[step*group_count(r) + i for i in mine], group_size=r.group_size, max_turns=r.max_turns,
         max_tokens=r.max_tokens, temperature=r.temperature, seed=derive(r.seed, step, 'sampling'), step=step,
-        name=r.name, **own)
+        name=r.name, **{name: [values[i] for i in mine] for name, values in r.group_args.items()})
 
 @contextlib.contextmanager
 def playing_ahead(training: Training, players):  # of `train`
@@ -286,8 +283,7 @@ def finite(name: str, x: Tensor, remedy: str):
     "Raise Skip where a number is NaN or infinite."
     bad = ~torch.isfinite(x)
     if bad.any():
-        raise Skip(f'{int(bad.sum())} of {len(x)} values of {name} are NaN or infinite, so this update was not '
-                   f'made. {remedy}')
+        raise Skip(f'{int(bad.sum())} of {len(x)} values of {name} are NaN or infinite: no update was made. {remedy}')
 
 def reference_logp(training: Training, batch: Batch)->Tensor:
     "Log-probabilities of the policy that training began with: a copy, or the model with its adapter of then."
@@ -331,8 +327,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
             now = measure_part(r, part, logp.detach(), advantage[which], kl)
             for name, value in (now | tally(part) | dict(loss=loss.item(), tokens=len(which))).items():
                 sums[name] = max(sums[name], value) if name == 'gap' else sums[name] + value
-        # else the next forward pass would run beside the graph of this one's entropy
-        logp = entropy = losses = kl = loss = None
+        logp = entropy = losses = kl = loss = None  # else the next forward pass runs beside the graph of this entropy
     everywhere = t.gather([sums])
     return {name: reduce(max if name == 'gap' else add, (s[name] for s in everywhere)) for name in sums}
 
@@ -387,8 +382,7 @@ def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, k
     past = part.action('past') > 0 if 'past' in part.tokens else torch.zeros_like(moved, dtype=torch.bool)
     apart = apart[~past]  # the sampler of a past token had other weights
     known = apart[apart.isfinite()]
-    # other objectives bound other things
-    given = arguments(recipe.objective)
+    given = arguments(recipe.objective)  # other objectives bound other things
     limits = {k: given[k] for k in ('low', 'high') if k in given} if given.get('low', 0.) <= 1 else {}
     ratio, bounds = (-moved[past & (part.action('weight') > 0)]).exp(), dict(low=.2, high=.2) | limits
     return dict(past=len(ratio), outside=int(((ratio < 1 - bounds['low']) | (ratio > 1 + bounds['high'])).sum()),
@@ -410,8 +404,7 @@ def rounds(training: Training, batch: Batch, advantage: Tensor):
         try: selection, found = updates.send(logp)
         except StopIteration: return
         selection = selection.to(found.device) > 0
-        finite('advantage', found[selection],
-               f'Look at what {function_name(r.updates)} made of these rewards.')
+        finite('advantage', found[selection], f'Look at what {function_name(r.updates)} made of these rewards.')
         yield batch.with_action(weight=batch.action('weight')*selection), torch.where(selection, found, 0).float()
         logp = t.together.logprobs(batch, r.temperature, r.budget)[0]
         batch = batch.with_action(old_logp=logp)  # the next one begins from the policy as it is
@@ -570,8 +563,7 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
     training.begin(step)
     played = collect(training, step)
     batch = usable(played)
-    row = empty_row(step) | measure_play(played, batch)
-    learned = None
+    row, learned = empty_row(step) | measure_play(played, batch), None
     try:
         if not len(batch.actions): raise Skip(_nobody_acted(training))
         prepared, advantage, targets = prepare(training, batch, step)
@@ -675,8 +667,7 @@ def open_replay(training: Training, run: Run, begun: bool):
 
 def restore_training(training: Training, run: Run)->int:
     "Put the newest whole checkpoint back; the number of updates behind it (0: there is none)."
-    found = load_checkpoint(run)
-    step = 0
+    found, step = load_checkpoint(run), 0
     open_replay(training, run, found is not None)
     if found is not None:
         step, tensors, _ = found
@@ -753,12 +744,9 @@ def show(shown, row: dict):
 
 def train(policy, env,  # agentlab.policy.Policy, whose weights are changed; an environment
     recipe: Recipe, out, resume: bool = False,  # run folder; go on with the run in `out`
-    # called with every row, in every process; its `open(run, first)` and `close(failed)` too, where it has them
-    on_row = None,
-    # polled between steps; True ends the run after a checkpoint, as does `Run(out).ask_stop()` from any process
-    should_stop = None,
-    # show a progress bar; refuse a model that will not fit on its GPU (agentlab.train.fit)
-    progress: bool = True, check: bool = True,
+    on_row = None,  # called with every row, in every process; `open(run, first)` and `close(failed)` too, if there
+    should_stop = None,  # polled between steps; True ends the run after a checkpoint, as `Run(out).ask_stop()` does
+    progress: bool = True, check: bool = True,  # show a bar; refuse a model that will not fit (agentlab.train.fit)
     players = None)->Run:  # of a recipe with `ahead`: agentlab.rollout.here(...) or on_actors(...); None: a thread here
     "Train a policy by a recipe. Writes the run folder as it goes; refuses what cannot work before anything is played."
     # threads cost a tiny model more than they give
@@ -774,8 +762,7 @@ def train(policy, env,  # agentlab.policy.Policy, whose weights are changed; an 
             row = keep_step(training, run, step, on_row)
             step += 1
             if training.accelerator.is_main_process: show(shown, row)
-        # stopped between two checkpoints
-        if step % recipe.checkpoint_every and step < recipe.steps: save_training(training, run, step)
+        if step % recipe.checkpoint_every and step < recipe.steps: save_training(training, run, step)  # stopped between
         end_run(training, run, step)
     return run
 

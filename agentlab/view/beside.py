@@ -52,8 +52,7 @@ def same_tasks(before, after)->list:  # Batch -> (number, rollout before, rollou
     if not pairs:
         raise ValueError('the two batches share no task: they differ in what was read first, and in their groups')
     interest = lambda pair: (bool(one[pair[0]].success) - bool(two[pair[1]].success), pair[0])
-    found = sorted(pairs, key=lambda pair: (interest(pair)[0] == 0, *interest(pair)))
-    return [(g, one[g], two[h]) for g, h in found]
+    return [(g, one[g], two[h]) for g, h in sorted(pairs, key=lambda pair: (interest(pair)[0] == 0, *interest(pair)))]
 
 BESIDE_CSS = sheet('beside')
 

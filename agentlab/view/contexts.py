@@ -85,10 +85,9 @@ def _titles(batch: Batch)->list[str]:
 def _bars(go, found, texts, at, scale, name, color, learned):
     "The pieces of one kind."
     room = [int(found['length'][i]*scale/6.5) for i in at]
-    return go.Bar(
-        orientation='h', name=name, base=[found['start'][i] for i in at], x=[found['length'][i] for i in at],
-        y=[found['row'][i] for i in at], text=[_shown(texts[i], n) for i, n in zip(at, room)], textposition='inside',
-        insidetextanchor='middle', constraintext='none', textangle=0, textfont=dict(size=11),
-        customdata=[_shown(texts[i], 400) for i in at],
-        hovertemplate='%{customdata}<br>%{x} tokens from %{base}<extra>' + name + '</extra>',
-        marker=dict(color=color, line=dict(color='white', width=1), pattern_shape='' if learned else '/'))
+    return go.Bar(orientation='h', name=name, base=[found['start'][i] for i in at], x=[found['length'][i] for i in at],
+                  y=[found['row'][i] for i in at], text=[_shown(texts[i], n) for i, n in zip(at, room)],
+                  textposition='inside', insidetextanchor='middle', constraintext='none', textangle=0,
+                  textfont=dict(size=11), customdata=[_shown(texts[i], 400) for i in at],
+                  hovertemplate='%{customdata}<br>%{x} tokens from %{base}<extra>' + name + '</extra>',
+                  marker=dict(color=color, line=dict(color='white', width=1), pattern_shape='' if learned else '/'))

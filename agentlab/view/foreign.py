@@ -278,8 +278,7 @@ def _places(path, formats, notes)->list:
     if path.is_file(): return [path]
     found = [p for folder in (path, path/'completions', path/'episodes') if folder.is_dir()
              for p in sorted(folder.iterdir()) if p.is_file()]
-    own = [p for format in formats if format.places for p in format.places(path, notes)]
-    return list(dict.fromkeys(found + own))
+    return list(dict.fromkeys(found + [p for format in formats if format.places for p in format.places(path, notes)]))
 
 def _files(path, formats, notes)->tuple[str, list]:
     "Format and files of a path. Raises ValueError where it is none or several."
@@ -388,8 +387,7 @@ class _Tables(_Completions):
         "A step's turns as a pandas table, with texts. Without these columns it is one for Batch.from_turns."
         import pandas as pd
         rows = [dict(group=e.group, episode=i, t=t.t, observation=t.observation, text=t.text, reward=t.reward,
-                     outcome=e.outcome, **e.columns)
-                for i, e in enumerate(self.episodes(step)) for t in e.turns]
+                     outcome=e.outcome, **e.columns) for i, e in enumerate(self.episodes(step)) for t in e.turns]
         names = list(rows[0]) if rows else ['group', 'episode', 't', 'observation', 'text', 'reward', 'outcome']
         # pandas text cannot hold every str
         return pd.DataFrame({c: pd.Series([r[c] for r in rows], dtype=object if c in ('observation', 'text') else None)
@@ -451,8 +449,7 @@ def _pay(format, samples, reward, path, notes)->str:
 def _fields(format, samples, paid)->dict:
     "Where each field of a foreign dump comes from, or that it is missing."
     given = lambda s, name: getattr(s, name) is not None and getattr(s, name) == getattr(s, name)
-    # a column of truths has no place for «not known»
-    enough = dict(success=all, truncated=all, tokens=all)
+    enough = dict(success=all, truncated=all, tokens=all)  # a column of truths has no place for «not known»
     some = lambda name: enough.get(name, any)(given(s, name) for s in samples)
     sources = {name: format.sources.get(name, name) for name in
                ('step', 'group', 'advantage', 'answer', 'success', 'truncated') if some(name)}
@@ -521,9 +518,8 @@ def _fields_of(batch, named)->dict:
     words, known = (bool(batch.labels.get('token')), lambda table, column: column in table
                     and bool(table[column].double().isfinite().any()))
     asked = dict(reward=('episodes', 'outcome'), turn_rewards=('turns', 'reward'), success=('episodes', 'success'),
-                 truncated=('episodes', 'truncated'),
-                 ids=('tokens', 'id'), logps=('tokens', 'sampler_logp'), entropies=('tokens', 'entropy'),
-                 turns=('turns', 't'), group=('episodes', 'group'))
+                 truncated=('episodes', 'truncated'), ids=('tokens', 'id'), logps=('tokens', 'sampler_logp'),
+                 entropies=('tokens', 'entropy'), turns=('turns', 't'), group=('episodes', 'group'))
     sources = {name: f'{t}.{c}' for name, (t, c) in asked.items() if known(getattr(batch, t), c)}
     if named: sources['step'] = 'name of the file'
     if words: sources |= dict(text="labels['token']", prompt="labels['token']")

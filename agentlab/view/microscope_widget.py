@@ -196,8 +196,7 @@ _STYLE = Html(f'<style>{sheet("microscope")}</style>')
 def _few(estimators):
     "Refuse what does not fit on a screen."
     if len(estimators) > LIMIT:
-        raise ValueError(f'{len(estimators)} estimators: {LIMIT} fit side by side. Leave out '
-                         f'{len(estimators) - LIMIT}.')
+        raise ValueError(f'{len(estimators)} estimators: {LIMIT} fit beside. Leave out {len(estimators) - LIMIT}.')
     return estimators
 
 def _value(value, largest, name)->dict:
@@ -220,9 +219,8 @@ def _cell_text(value)->str:
 def _lines(turns, values, shown)->list:
     "(cells of the table, advantages, whether their signs agree) of every turn."
     largest = {name: float(values[name].abs().max()) for name in values}
-    rows = zip(turns[shown].astype(object).to_numpy().tolist(), values.to_numpy().tolist())
     return [(map(_cell_text, cells), [_value(v, largest[n], n) for n, v in zip(values, row)], _signs(row))
-            for cells, row in rows]
+            for cells, row in zip(turns[shown].astype(object).to_numpy().tolist(), values.to_numpy().tolist())]
 
 def microscope_html(turns,  # table of turns
     estimators:dict|None=None,  # name -> estimator, at most six; None: grpo, rloo, gigpo and mars
@@ -305,16 +303,13 @@ _SLIDERS = (         # argument, what it does, ('float', least, most, step, star
 class _Numbers(Computed):
     "A table of turns, what is asked of it, and the numbers that come of it."
     def __init__(self, turns=None,  # table of at most twelve turns; None: `small_turns()`
-        # name -> estimator, at most six of which are shown at first; None: all of agentlab.credit that can read the
-        # table
+        # name -> estimator, at most six shown at first; None: all of agentlab.credit that can read the table
         estimators:dict|None=None):
         turns = small_turns() if turns is None else turns
         if len(turns) > TURNS:
-            raise ValueError(f'{len(turns)} turns: the microscope shows {TURNS}. Give it one group, or use '
-                             f'view.turn_grid.')
+            raise ValueError(f'{len(turns)} turns: the microscope shows {TURNS}. Give it one group, or view.turn_grid.')
         if estimators is not None and not estimators:
-            raise ValueError('estimators={}: give at least one, such as dict(grpo=grpo), or None for those of '
-                             'agentlab.credit')
+            raise ValueError('estimators={}: give at least one, such as dict(grpo=grpo), or None for agentlab.credit')
         self.offered = _readable(turns) if estimators is None else dict(_few(estimators))
         self.shown = ([name for name in ('grpo', 'rloo', 'gigpo', 'mars') if name in self.offered] if estimators is None
                       else list(self.offered))

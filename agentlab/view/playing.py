@@ -71,8 +71,7 @@ def chances(policy, context: list[int],  # ids that its seat has read so far
     found, known = [], set()
     for text in texts:
         ids = _written(policy, text)
-        note = _unsayable(policy, context, text, ids, known, max_tokens)
-        found.append(Chance(text, ids, [], note))
+        found.append(Chance(text, ids, [], _unsayable(policy, context, text, ids, known, max_tokens)))
         known.add(tuple(ids))
     asked = [c for c in found if not c.note]
     if not asked: return found
@@ -551,8 +550,7 @@ def game_of(batch, episode: int,  # Batch, such as a step of a run; index of one
     from agentlab.view.run_report import _fill, _tiles, rollouts_of
     e, known = batch.episodes, lexicon(batch)
     if not known.control:
-        # of an older version
-        known.control = frozenset(i for i, text in known.words.items() if re.fullmatch(r'<\|.*\|>', text))
+        known.control = frozenset(i for i, text in known.words.items() if re.fullmatch(r'<\|.*\|>', text))  # older ones
     some = ((e.game == e.game[episode]) & (e.group == e.group[episode])).nonzero()[:, 0].tolist()
     tiles = _tiles(batch, rollouts := rollouts_of(batch, some))
     _fill(batch, [math.nan]*len(batch.actions), some, tiles)

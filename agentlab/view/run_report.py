@@ -31,15 +31,13 @@ def signed(value:float, digits:int=2,  # any float; decimals
     "A number with its sign, as it stands on a tile."
     if not math.isfinite(value): return 'NaN' if math.isnan(value) else '+∞' if value > 0 else '−∞'
     if value == 0: return '0'
-    text = f'{value:+.{digits}f}' if abs(value) >= .5*10**-digits else f'{value:+.0e}'
-    return text.replace('-', '−')
+    return (f'{value:+.{digits}f}' if abs(value) >= .5*10**-digits else f'{value:+.0e}').replace('-', '−')
 
 def tint(value:float, scale:float,  # advantage; advantage that gets the full colour, > 0
 )->str:                # '#rrggbb'; zero and NaN are white
     "Colour of an advantage on a symmetric scale: white at zero, blue for praise, orange for blame."
     share = max(-1., min(1., value/scale)) if math.isfinite(scale) and scale > 0 and not math.isnan(value) else 0.
-    end = PRAISE if share > 0 else BLAME
-    return '#' + ''.join(f'{round(255 + (part - 255)*abs(share)):02x}' for part in end)
+    return '#' + ''.join(f'{round(255 + (part - 255)*abs(share)):02x}' for part in (PRAISE if share > 0 else BLAME))
 
 @dataclass
 class Tile:
@@ -125,8 +123,7 @@ def collect(batch, advantage,  # (action tokens,) what an estimator gave
     if not episodes:
         raise ValueError(f'group={group!r} is not in this batch; it has the groups {np.unique(groups)[:10].tolist()}')
     rollouts = rollouts_of(batch, episodes)
-    tiles = _tiles(batch, rollouts)
-    _fill(batch, advantage, episodes, tiles)
+    _fill(batch, advantage, episodes, _tiles(batch, rollouts))
     return sorted(rollouts.values(), key=lambda r: -r.outcome if math.isfinite(r.outcome) else math.inf)
 
 def _fill(batch, advantage, episodes, tiles):
@@ -144,8 +141,7 @@ def _fill(batch, advantage, episodes, tiles):
             waiting.append(token)
             continue
         tile = tiles[turn]
-        # what stands inside of an action was put there by a rule
-        if waiting: tile.context, waiting = tile.context or waiting, []
+        if waiting: tile.context, waiting = tile.context or waiting, []  # what stands inside an action came from a rule
         tile.tokens.append((token, logp, entropy, value))
         tile.parts.append(part)
 
@@ -277,8 +273,7 @@ def fate(rollout)->str:
 
 def _grid(rollouts, scale)->tuple:
     "Turns, and the lines of the table of tiles; None where a rollout has no such turn."
-    times = sorted({tile.t for rollout in rollouts for tile in rollout.tiles})
-    lines = []
+    times, lines = sorted({tile.t for rollout in rollouts for tile in rollout.tiles}), []
     for rollout in rollouts:
         cells = {tile.t: _tile(tile, rollout, scale) for tile in rollout.tiles}
         lines.append(dict(place=f'{scale.anchor}-{rollout.episode}', name=rollout.name, fate=fate(rollout),
@@ -590,8 +585,7 @@ def _loss_on_context(batch):
 def _sums(batch): return dict(episode=(batch.total(batch.turns.reward) - batch.episodes.outcome).abs() > 1e-6)
 def _failed(batch): return dict(episode=batch.episodes.error != -1) if 'error' in batch.episodes else None
 
-# name -> (what is counted, what it means when there are some, the check, whether one is too many)
-CHECKS = {
+CHECKS = {  # name -> (what is counted, what it means when there are some, the check, whether one is too many)
     'numbers that are not finite': ('NaN or infinite outcomes, rewards, log-probabilities',
                                     'such an episode teaches nothing, or everything wrong', _not_finite, True),
     'cut before any reward': ('episodes ended by a budget that never earned anything',
@@ -720,8 +714,7 @@ def _bar(point)->dict:
 def _size(rows)->dict:
     "The size of the run."
     total = {name: float(np.nansum(column(rows, name))) for name in ('episodes', 'tokens', 'seconds')}
-    # a row holds the mean over its episodes
-    total['turns'] = float(np.nansum(column(rows, 'turns')*column(rows, 'episodes')))
+    total['turns'] = float(np.nansum(column(rows, 'turns')*column(rows, 'episodes')))  # rows hold means over episodes
     facts = {'updates': number(len(rows)), 'episodes': number(total['episodes']), 'turns': number(total['turns']),
              'tokens': number(total['tokens']), 'time': _duration(total['seconds'])}
     return {name: value for name, value in facts.items() if value not in ('0', '0 s')}
@@ -828,8 +821,7 @@ def own_estimator(estimator, run)->tuple:
     if callable(estimator): return getattr(estimator, '__name__', type(estimator).__name__), estimator
     import agentlab.credit as credit
     fact = str(_fact(run, 'credit') or '')
-    # a run folder may come from anywhere: nothing else is imported because it says so
-    ours = fact.startswith('agentlab.credit')
+    ours = fact.startswith('agentlab.credit')  # a run may come from anywhere: nothing else is imported as it says so
     name = estimator or (_short(fact) if ours else '')
     function = getattr(credit, name, None)
     if callable(function) and estimator: return name, function
@@ -880,8 +872,7 @@ def _checked(findings)->list:
     "The checks as lines of a table."
     lines, sampler_known = [], any(f.name == 'sampler drift' and f.found is not None for f in findings)
     for f in findings:
-        # the row log has the answer
-        if f.found is None and f.name == 'sampler and trainer disagree' and sampler_known: continue
+        if f.found is None and f.name == 'sampler and trainer disagree' and sampler_known: continue  # the row log knows
         state, mark = (('open', '– not checked') if f.found is None else ('ok', '✓ none') if not f.found
                        else ('bad' if f.grave else 'some',
                              f'{"!" if f.grave else "·"} {f.found:,} of {f.total:,}, {_percent(f.found/f.total)}'))

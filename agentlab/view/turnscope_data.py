@@ -21,8 +21,7 @@ __all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'DECISIVE', 'PLACES', 'Columns', 'Me
            'clipped', 'findings', 'retokenised', 'Source', 'source_of']
 
 # %% ../../nbs/view/05_turnscope_data.ipynb #1c9
-# sampler, trainer before the update, trainer after it, reference
-LOGPS = ('sampler_logp', 'old_logp', 'new_logp', 'ref_logp')
+LOGPS = ('sampler_logp', 'old_logp', 'new_logp', 'ref_logp')  # sampler, trainer before the update, after it, reference
 
 def _np(x)->np.ndarray: return x.detach().cpu().numpy()
 
@@ -86,8 +85,7 @@ class Grouped(Columns):
         found = list(rollouts_of(self.batch, np.flatnonzero(self.group == key).tolist()).values())
         if not found: raise ValueError(f'group={key!r} is not in this step; it has {self.groups[:10].tolist()}')
         rows = sorted(found, key=lambda r: -r.outcome if math.isfinite(r.outcome) else math.inf)
-        turns = np.concatenate([self.turns_of(r.episode) for r in rows])
-        visits = []
+        turns, visits = np.concatenate([self.turns_of(r.episode) for r in rows]), []
         for r in found if self.state is not None else ():
             states = self.state[self.turns_of(r.episode)].tolist()
             visits.append(SimpleNamespace(episode=r.episode, tiles=[SimpleNamespace(state=s) for s in states]))
@@ -139,8 +137,7 @@ class Texts(Grouped):
         "Ids that were read before the action, and ids of the action."
         if not self.length[turn]: return [], []
         begin, end = (edge[turn] for edge in self.edges)
-        # ids that a rule put inside of an action are neither
-        ids, own = self.batch.tokens.id, self.batch.actions[self.span(turn)]
+        ids, own = self.batch.tokens.id, self.batch.actions[self.span(turn)]  # but ids that a rule put there
         return ids[begin:int(own[0])].tolist(), ids[own].tolist()
     def texts(self, turn)->tuple:
         "What was read and what was said at a turn; None where the run did not save it."
@@ -253,8 +250,7 @@ def retokenised(played:Played, key:int, encode,  # group; text -> ids, as the po
     def differs(ids):
         ids = ids if known or ids[-1] != mark else ids[:-1]
         text = joined((words.get(i, f'#{i}') for i in ids), played.known.between)
-        # half a letter cannot be encoded
-        return any('\udc80' <= char <= '\udcff' for char in text) or list(encode(text)) != ids
+        return any('\udc80' <= char <= '\udcff' for char in text) or list(encode(text)) != ids  # half a letter
     return np.array([turn for turn, ids in said.items() if differs(ids)], int), len(said)
 
 @dataclass

@@ -63,8 +63,7 @@ class Grids(Looking):
         one, two = self._pair(played)
         longest, widest = max(1, int(played.length[group.turns].max())), _largest(played.entropy[group.turns])
         number_of = lambda x, t: ['', 0] if x is None else [signed(float(x[t])), _share(float(x[t]), top)]
-        state = played.state
-        lines = []
+        state, lines = played.state, []
         for t, flags in zip(turns, _flags(played, turns, group)):
             delta = ['', 0] if one is None or two is None else [signed(float(one[t] - two[t])),
                                                                 _share(float(one[t] - two[t]), top)]
@@ -116,8 +115,7 @@ class Grids(Looking):
         if other: self.window2 = window
         else: self.window = window
 
-# turns before and after the chosen one; characters of the chosen turn and of a neighbour
-AROUND, LONG, SHORT = 2, 6000, 320
+AROUND, LONG, SHORT = 2, 6000, 320  # turns around the chosen one; characters of the chosen turn and of a neighbour
 
 class Panes(Grids):
     "The conversation."
@@ -310,9 +308,8 @@ def _strip_of(rows, kept)->dict:
     x = (steps - low)/(high - low) if high > low else np.full(len(steps), .5)
     drawn = [_heat(rows, x, panel.heading) if panel.table_of else _panel(rows, x, name, panel)
              for name, panel in strip_panels().items()]
-    return dict(low=low, high=high, panels=drawn,
-                saved=[round(1000*((s or 0) - low)/(high - low)) for s in kept] if len(kept) <= 80 and high > low
-                else None)
+    return dict(low=low, high=high, panels=drawn, saved=[round(1000*((s or 0) - low)/(high - low)) for s in kept]
+                if len(kept) <= 80 and high > low else None)
 
 class Strips(TokenRow):
     "The curves of the run."
@@ -325,8 +322,7 @@ class Strips(TokenRow):
     def _readings(self)->dict:
         "What the curves say at the chosen step."
         if self.played is None: return {}
-        steps = steps_of(self.source.rows)
-        at = np.flatnonzero(steps == (self.played.step or 0))
+        at = np.flatnonzero(steps_of(self.source.rows) == (self.played.step or 0))
         if not len(at): return {}
         row = self.source.rows[int(at[-1])]
         found = {name: number(float(row[name])) for name in strip_panels() if isinstance(row.get(name), (int, float))}

@@ -172,8 +172,7 @@ class Moving(Choosing):
         p, episode = self.played, int(self.played.episode[self.turn])
         if turns: self.choose_turn(max(p.first[episode], min(p.first[episode + 1] - 1, self.turn + int(turns))))
         if not rows: return
-        group = p.members(self.group)
-        line = [r.episode for r in group.rollouts if p.first[r.episode] < p.first[r.episode + 1]]
+        line = [r.episode for r in p.members(self.group).rollouts if p.first[r.episode] < p.first[r.episode + 1]]
         there = p.turns_of(line[max(0, min(len(line) - 1, line.index(episode) + int(rows)))])
         self.choose_turn(there[np.argmin(np.abs(p.t[there] - p.t[self.turn]))])
     def next_visit(self, by=1):

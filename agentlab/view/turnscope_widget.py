@@ -43,8 +43,7 @@ class Live(Shown, Layout):
             for name, value in fresh.items():
                 if value != getattr(self.widget, name): setattr(self.widget, name, value)
 
-# of the report's page only what its pictures need
-STATIC_CSS = sheet('plot', 'turnscope_static')
+STATIC_CSS = sheet('plot', 'turnscope_static')  # of the report's page only what its pictures need
 
 class TurnScope(Live):
     "Where somebody looks in a run, and what there is to see. `part(name)` is what the browser gets."
@@ -88,8 +87,7 @@ class TurnScope(Live):
         "What is shown now, as HTML without JavaScript; at most `limit` tokens of a group are drawn."
         saved, checks = 'no rollouts were saved', [f.found for f, _ in self.findings] if self.played else []
         if self.played: saved = f'step {self.played.step}, one of {len(self.source.steps)} saved'
-        shown = (self.played and self.group is not None and self.first
-                 and len(self.played.members(self.group).turns))
+        shown = (self.played and self.group is not None and self.first and len(self.played.members(self.group).turns))
         return filled('turnscope', scope=self, css=Html(CSS + STATIC_CSS), saved=saved, curves=self._curves(),
                       found=self._found() if self.played else [], fine=checks.count(0), unknown=checks.count(None),
                       groups=Html(self._groups_html(limit) if shown else ''))
