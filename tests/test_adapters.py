@@ -16,14 +16,12 @@ from agentlab.env.kuhn import Kuhn
 from agentlab.env.protocol import EnvError, check_env, random_states
 from agentlab.env.two_seats import match
 
-
 @pytest.fixture(autouse=True)
 def generators():
     "No test may leave the caller's generators elsewhere."
     before = random_states()
     yield
     assert random_states() == before
-
 
 # stand-ins
 
@@ -54,9 +52,10 @@ class Bids:
         self.state = SimpleNamespace(game_info={i: {} for i in range(num_players)}, role_mapping=None)
     def get_observation(self):
         secret = Kind(name='GAME_MESSAGE')
-        return self.mover, [(-1, f'Prize {self.prize}, luck {random.random():.2f}.', secret),
-                            (self.mover, 'my own words', Kind(name='PLAYER_ACTION')),
-                            (1 - self.mover, 'hello', Kind(name='PLAYER_ACTION'))]
+        return self.mover, [
+            (-1, f'Prize {self.prize}, luck {random.random():.2f}.', secret),
+            (self.mover, 'my own words', Kind(name='PLAYER_ACTION')),
+            (1 - self.mover, 'hello', Kind(name='PLAYER_ACTION'))]
     def step(self, action):
         if action == 'crash': raise KeyError('a bug in the game')
         self.bids.append(len(action))
@@ -90,9 +89,9 @@ class Coin:
 class CoinGame:
     def __init__(self, late=False): self.late = late
     def get_type(self):
-        return SimpleNamespace(short_name='coin', dynamics=SimpleNamespace(name='SEQUENTIAL'),
-                               information=SimpleNamespace(name='IMPERFECT_INFORMATION'),
-                               provides_information_state_string=False)
+        return SimpleNamespace(
+            short_name='coin', dynamics=SimpleNamespace(name='SEQUENTIAL'),
+            information=SimpleNamespace(name='IMPERFECT_INFORMATION'), provides_information_state_string=False)
     def new_initial_state(self): return Coin(self.late)
     def num_players(self): return 2
     def min_utility(self): return -2.
@@ -130,7 +129,6 @@ MAKE = dict(gymnasium=lambda: from_gymnasium(Gym(), ['wait', 'go']), textarena=l
             openspiel=lambda: from_openspiel(CoinGame()), late=lambda: from_openspiel(CoinGame(True)),
             textworld=lambda: from_textworld(['a', 'b'], start=Room),
             openenv=lambda: from_openenv(Served, float, lambda seen: seen.text))
-
 
 # all of them
 
@@ -187,7 +185,6 @@ def untouched(act, fault):
     before = random_states()
     with pytest.raises(fault): act()
     assert random_states() == before
-
 
 # each of them
 

@@ -16,7 +16,6 @@ from agentlab.rollout import play
 from agentlab.train.runs import load_checkpoint
 from small import Paying, exactly, same_run, small_policy, train_small
 
-
 def table(**columns): return Batch.from_turns(pd.DataFrame(dict(dict(group=0, episode=0), **columns)))
 
 def random_batch(seed=0):
@@ -43,7 +42,6 @@ def by_loop(b, v, gamma, faithful):
                                     else 0.)
         found[i] = paid + gamma*after
     return found
-
 
 def test_the_spec_by_hand():
     pair = table(t=[0, 1], n_tokens=[1, 2], reward=[0., 1.], q1=[.7, 1.], q2=[.6, .9], v1=[.5, .8], v2=[.4, 1.])

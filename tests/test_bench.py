@@ -15,18 +15,15 @@ from bench import training_step as bench
 
 ROOT = Path(__file__).resolve().parent.parent
 
-
 @pytest.fixture(scope='module')
 def sides():
     with bench.open_sides(turns=2, episodes=4) as sides: yield sides
-
 
 def test_work_is_equal(sides):
     work = bench.same_work(sides)
     assert work['sampled'] == work['trained'] == 2*4*bench.SAID
     assert work['advantage_gap'] < 1e-5 and work['gradient_gap'] < 1e-5
     assert any(advantage != 0 for *_, advantage in sides['agentlab'].work()) # else any gradient would agree
-
 
 def test_every_step_repeats_the_first(sides):
     "Weights are put back: the second step plays the same tokens and earns the same."
@@ -36,9 +33,7 @@ def test_every_step_repeats_the_first(sides):
         assert side.work() == before, name
         assert lap['sampling'] > 0 and lap['update'] > 0, name
 
-
 def test_no_side_is_left_out(): assert bench.SIDES == ('agentlab', 'rollout_func', 'environment_factory')
-
 
 @pytest.mark.parametrize('name', ['rollout_func', 'environment_factory'])
 def test_unequal_work_is_found(sides, name):
@@ -52,14 +47,12 @@ def test_unequal_work_is_found(sides, name):
             with pytest.raises(AssertionError, match=said): bench.same_work(sides)
     finally: side.scored = kept
 
-
 def test_forced_draws_leave_torch_as_it_was():
     draw = torch.multinomial
     with bench.forced(iter([torch.tensor([[7]])])):
         assert torch.multinomial(torch.ones(1, 9), num_samples=1).item() == 7
     with bench.forced(None): assert torch.multinomial is draw
     assert torch.multinomial is draw
-
 
 def test_a_failing_side_says_so_and_ends():
     with bench.quiet():
@@ -68,14 +61,12 @@ def test_a_failing_side_says_so_and_ends():
         side.close()
     assert not side.thread.is_alive()
 
-
 @pytest.fixture(scope='module')
 def found():
     before = threading.enumerate()
     found = bench.measure(turns=2, episodes=4, repeats=1)
     assert not [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith('TRL')]
     return found
-
 
 def test_measure(found):
     for phases in found['shares'].values():
@@ -84,7 +75,6 @@ def test_measure(found):
     assert [row['side'] for row in rows] == list(bench.SIDES) and rows[0]['ratio'] == 1
     assert json.loads(json.dumps(found, default=float))['work'] == found['work']
 
-
 def test_summary_by_hand():
     lap = lambda sampling, update: dict(sampling=sampling, update=update)
     found = dict(seconds=dict(agentlab=[lap(1, 1), lap(1, 3)], rollout_func=[lap(5, 1), lap(7, 1)]),
@@ -92,9 +82,8 @@ def test_summary_by_hand():
     ours, theirs = bench.summary(dict(turns={'8': found}))
     assert (ours['step'], theirs['step']) == (3, 7)
     assert (theirs['ratio'], theirs['least'], theirs['largest']) == (2.5, 2, 3) # 6/2 and 8/4, round by round
-    assert bench.limits(dict(turns={'8': found}))[8] == pytest.approx(dict(matrix=.5, update=2/3, no_sampling=3.5,
-                                                                           only_matrix=7/1.5))
-
+    assert bench.limits(dict(turns={'8': found}))[8] == pytest.approx(dict(
+        matrix=.5, update=2/3, no_sampling=3.5, only_matrix=7/1.5))
 
 def test_command(tmp_path, monkeypatch, found):
     "The command asks for what is typed and keeps it; `found` is measured once, memory in the test below."
@@ -106,7 +95,6 @@ def test_command(tmp_path, monkeypatch, found):
     record = json.loads((tmp_path/'training_step.json').read_text())
     assert {'date', 'versions', 'command', 'machine', 'turns'} <= set(record) and asked == [(2, 4, 1), (2, 4)]
     assert record['command'] == 'python tools/bench --turns 2 --episodes 4 --repeats 1'
-
 
 @pytest.mark.parametrize('line, said', [
     ([ROOT/'tools'/'bench', '--help'], '--turns'),
@@ -123,7 +111,6 @@ def test_in_a_process(tmp_path, line, said):
     else:
         peaks = json.loads(done.stdout.splitlines()[-1])
         assert set(peaks) == set(bench.SIDES) and min(peaks.values()) > 0
-
 
 def test_a_length_joins_a_record(tmp_path, monkeypatch):
     """The rows that were there stay as they are; other versions and another number of episodes are refused before
@@ -151,7 +138,6 @@ def test_a_length_joins_a_record(tmp_path, monkeypatch):
             training_step([2], episodes, 1, tmp_path, facts('third', versions=versions), add=True)
     assert read() == both and measured == [16, 4, 8]
 
-
 def test_recorded_results_hold_what_is_claimed():
     "The record in the repository is complete; its claims are asserted in the notebook."
     record = json.loads((ROOT/'assets'/'bench'/'training_step.json').read_text())
@@ -163,7 +149,6 @@ def test_recorded_results_hold_what_is_claimed():
         assert (all(len(laps) >= (3 if apart else 5) for laps in found['seconds'].values()) and len(found['load']) == 3
                 and (not apart or found['date']))
         assert set(found['seconds']) == set(found['memory']) == set(bench.SIDES)
-
 
 # A step of a pretrained model: the same three sides, with an adapter and a guide.
 
@@ -185,7 +170,6 @@ def test_real_step_is_the_same_work():
         micro = sides['rollout_func'].trainer.args
         assert (micro.per_device_train_batch_size, micro.gradient_accumulation_steps) == (4, 3)
 
-
 @pytest.mark.lm
 def test_real_step_reads_what_smollm2_would_say():
     "With the real tokenizer a random model says anything: every side has to read the same in it."
@@ -198,7 +182,6 @@ def test_real_step_reads_what_smollm2_would_say():
     with bench.open_sides(turns=2, episodes=6, how=how) as sides: work = bench.same_work(sides)
     assert work['sampled'] == 2*6*8
 
-
 @pytest.mark.parametrize('text', ['a\nb\n', '\n\n', ' x ', '{"a": [1]}', 'a "b" \\n'])
 def test_any_text_is_a_call(text):
     "What TRL's parser takes out of an answer is all that was said, as far as its letters go."
@@ -210,14 +193,12 @@ def test_any_text_is_a_call(text):
         [call] = said['tool_calls']
         assert call['function']['name'] == 'say' and call['function']['arguments']['text'].split() == text.split()
 
-
 def test_special_tokens_that_would_be_drawn_are_refused():
     from bench import real_step as page
     model, tokenizer = page.tiny(2)
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad(): model.get_input_embeddings().weight.normal_(generator=draw)  # states without a direction
     with pytest.raises(ValueError, match='would still be drawn'): page.mute(model, tokenizer)
-
 
 @pytest.mark.slow
 def test_real_step_command(tmp_path):
@@ -235,8 +216,6 @@ def test_real_step_command(tmp_path):
     assert set(record['ratio']) == set(bench.SIDES[1:])
     assert {tokens['sampled'] for tokens in found['tokens'].values()} == {5*48*8}
 
-
-
 # What credit costs, and verl's estimators beside ours.
 
 def test_references_give_our_numbers():
@@ -250,7 +229,6 @@ def test_references_give_our_numbers():
         assert torch.allclose(flat(speed.dictionary_hgpo(rows)), credit.hgpo(batch), atol=1e-6)
         assert torch.allclose(flat(speed.dictionary_hgpo(rows, history=0)), credit.hgpo(batch, history=0), atol=1e-6)
 
-
 @pytest.mark.parametrize('distinct', [1, 2, 7, 128])
 def test_texts_meet_the_one_they_were_made_from(distinct):
     from agentlab.credit import similar_states
@@ -262,12 +240,10 @@ def test_texts_meet_the_one_they_were_made_from(distinct):
     [row] = similarity_speed(similar_states, [distinct], groups=1, repeats=1)
     assert row['clusters'] == (distinct + 1)//2 and row['distinct'] == distinct
 
-
 def scatter(batch, x):
     "(action tokens,) values at verl's places."
     out = torch.zeros(len(batch), int(batch.tokens.position.max()) + 1, dtype=x.dtype)
     return out.index_put((batch.tokens.row[batch.actions], batch.tokens.position[batch.actions]), x)
-
 
 @pytest.mark.parametrize('episodes, seed', [(12, 0), (13, 1), (1, 2)])
 def test_padded_is_the_same_batch(episodes, seed):
@@ -280,7 +256,6 @@ def test_padded_is_the_same_batch(episodes, seed):
     assert torch.equal(scatter(batch, torch.where(last, batch.spread(batch.turns.reward), 0)),
                        held['token_level_rewards'])
     assert [int(name) for name in held['index']] == batch.episodes.group.tolist()
-
 
 def test_counterparts_read_what_they_should():
     "With stand-ins that return our own numbers every pair agrees, is timed, and is found when it does not agree."
@@ -305,7 +280,6 @@ def test_counterparts_read_what_they_should():
             <= set.intersection(*(words for calls in asked.values() for words in calls)))
     assert problems(dict(estimators=rows), most=float('inf')) == []
     assert len(problems(dict(estimators=rows), most=0.)) == len(rows)
-
 
 def test_recorded_comparison_with_verl_holds():
     from bench.verl import problems

@@ -135,7 +135,7 @@ def test_the_keyboard_alone_goes_everywhere(lab, page):
     shown.wait("root.querySelector('.ts-strip').getAttribute('aria-valuenow') === '0'")
 
 def test_scrolling_asks_for_what_comes_into_view(lab, page):
-    """Of 24,000 tiles at most 576 are there; after a scroll to the end those of the last rows and turns are."""
+    "Of 24,000 tiles at most 576 are there; after a scroll to the end those of the last rows and turns are."
     shown = Shown(lab, page, 3)
     assert shown.get("root.querySelectorAll('.ts-tile').length") <= 576
     shown.get("root.querySelector('.ts-scroll').scrollTo(1e6, 1e6)")

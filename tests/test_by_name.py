@@ -17,7 +17,6 @@ from agentlab.policy.tiny import closed_tokenizer, demonstration_env
 from agentlab.rollout import play
 from small import small_recipe
 
-
 class Lake:
     """Walk from S to G; H is a hole.
 
@@ -56,7 +55,6 @@ def gym(monkeypatch):
         if name != 'Lake-v0': raise LookupError(f'no {name}')
         return Lake(**options)
     monkeypatch.setitem(sys.modules, 'gymnasium', SimpleNamespace(make=make))
-
 
 # names
 
@@ -119,7 +117,6 @@ def test_the_command_line_takes_names(gym, tmp_path, monkeypatch, capsys):
     assert cli.main(['envs']) == 0 and 'gym:FrozenLake-v1' in capsys.readouterr().out
     assert cli.main(['play', '--env', 'gym:Pond-v0']) == 2 and 'no Pond-v0' in capsys.readouterr().err
 
-
 # words, guides, texts
 
 def test_actions_have_names():
@@ -176,7 +173,6 @@ def test_actions_of_a_schema():
     assert fields_told(dict(text='hi', reward=1, done=False)) == 'hi'
     assert fields_told(dict(a='x', b=[1])) == 'a: x\nb: [1]'
     with pytest.raises(TypeError, match='action= and text='): from_openenv(lambda: None)
-
 
 # random play, and what is trained with it
 

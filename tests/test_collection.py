@@ -32,7 +32,6 @@ def test_a_file_that_computes_at_its_top_is_found(tmp_path):
     (tmp_path/'test_eager.py').write_text('import torch\nx = torch.ones(2)\ndef test_it(): pass\n')
     assert collected(tmp_path, str(tmp_path/'test_eager.py')) == (1, ['torch'])
 
-
 # ---- the stand-ins themselves
 
 FILE = '''

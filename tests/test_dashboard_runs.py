@@ -37,7 +37,6 @@ def slow(on_row, should_stop, resume=False, began=None):
         on_row(dict(step=step, reward=float(step)))
         time.sleep(.002)
 
-
 # ---- stop and resume
 
 def test_the_resume_button_goes_on_bit_for_bit(tmp_path):
@@ -155,7 +154,6 @@ def test_an_error_that_nobody_awaits_is_in_the_status_line():
     del dashboard
     assert not heard
 
-
 # ---- a run of another process
 
 def test_a_run_in_another_process_is_stopped_and_gone_on_with(tmp_path):
@@ -250,7 +248,6 @@ def test_the_command_to_go_on(tmp_path):
     dashboard.again.click()
     assert dashboard.hint == resume_command(run.folder) and '--resume</bdi></code>' in dashboard.note.value
 
-
 # ---- several runs
 
 def test_what_counts_as_several():
@@ -325,7 +322,6 @@ def test_an_overlay_runs_follows_stops_and_goes_on(tmp_path):
 def test_watch_of_several_outside_a_notebook():
     with pytest.raises(RuntimeError, match='event loop of a notebook'): watch([log(), log()])
 
-
 # ---- without JavaScript
 
 class Reader(HTMLParser):
@@ -339,9 +335,9 @@ class Reader(HTMLParser):
 
 def harmless(page):
     read = Reader(page)
-    assert not {tag for tag, _ in read.tags} - {'section', 'style', 'h3', 'ul', 'li', 'svg', 'path', 'span', 'bdi', 'b',
-                                                'em', 'g', 'div', 'figure', 'figcaption', 'line', 'text', 'title',
-                                                'desc', 'rect', 'table', 'thead', 'tbody', 'tr', 'th', 'td', 'p'}
+    assert not {tag for tag, _ in read.tags} - {
+        'section', 'style', 'h3', 'ul', 'li', 'svg', 'path', 'span', 'bdi', 'b', 'em', 'g', 'div', 'figure',
+        'figcaption', 'line', 'text', 'title', 'desc', 'rect', 'table', 'thead', 'tbody', 'tr', 'th', 'td', 'p'}
     assert not [name for _, attributes in read.tags for name in attributes if name.startswith('on')
                 or name in ('href', 'src')] and not re.search(r'https?:|url\(|@import', page)
     return read

@@ -105,7 +105,6 @@ def test_bad_input_is_named(how, said):
     with pytest.raises(ValueError, match='^.*' + said.replace('[', r'\[').replace('{', r'\{')):
         search_designs(**dict(slots=SLOTS, measure=additive) | how)
 
-
 # ---- a tree over who speaks next
 
 @pytest.fixture

@@ -36,12 +36,12 @@ def an_episode(draw):
     "An episode of up to four turns in up to three context windows, perhaps of no turn at all."
     times = sorted(draw(st.sets(st.integers(0, 9), max_size=4)))
     windows = sorted(draw(st.lists(st.integers(0, 2), min_size=len(times), max_size=len(times))))
-    return Episode([draw(a_turn(t, w)) for t, w in zip(times, windows)], group=draw(st.integers(-2**62, 2**62)),
-                   game=draw(st.integers(0, 3)), seat=draw(hostile),
-                   outcome=draw(number), success=draw(st.booleans()), truncated=draw(st.booleans()),
-                   error=draw(st.none() | hostile), final=draw(hostile),
-                   source=draw(hostile), policy=draw(hostile), step=draw(st.integers(0, 3)), last_value=draw(number),
-                   instruction=draw(st.none() | hostile))
+    return Episode(
+        [draw(a_turn(t, w)) for t, w in zip(times, windows)], group=draw(st.integers(-2**62, 2**62)),
+        game=draw(st.integers(0, 3)), seat=draw(hostile), outcome=draw(number), success=draw(st.booleans()),
+        truncated=draw(st.booleans()), error=draw(st.none() | hostile), final=draw(hostile), source=draw(hostile),
+        policy=draw(hostile), step=draw(st.integers(0, 3)), last_value=draw(number),
+        instruction=draw(st.none() | hostile))
 
 def with_origins(episodes, draw):
     "Some turns are copies of earlier ones."
@@ -55,7 +55,6 @@ def lists_of_episodes(draw, least=0):
     return with_origins(draw(st.lists(an_episode(), min_size=least, max_size=5)), draw)
 
 def has_state(episodes): return any(t.state is not None for e in episodes for t in e.turns)
-
 
 # ---- from episodes to tables
 
@@ -121,7 +120,6 @@ def test_a_state_that_is_no_json_is_refused():
     with pytest.raises(TypeError, match='cannot be written as JSON'):
         Batch.from_episodes([Episode([Turn(0, state={1, 2})])])
 
-
 # ---- to a file and back
 
 @quick
@@ -153,14 +151,14 @@ def test_a_selection_survives(tmp_path, episodes, data):
 
 def test_a_frame_survives(tmp_path):
     "A batch from a table has no sampler's columns, and does not need them."
-    batch = Batch.from_turns(pd.DataFrame(dict(group=[0, 0, 1], episode=list('aab'), t=[0, 1, 0],
-                                               reward=[0., 1., math.nan], n_tokens=[2, 0, 1], state=['x', 'y', 'x'])))
+    batch = Batch.from_turns(pd.DataFrame(dict(
+        group=[0, 0, 1], episode=list('aab'), t=[0, 1, 0], reward=[0., 1., math.nan], n_tokens=[2, 0, 1],
+        state=['x', 'y', 'x'])))
     same_batch(Batch.load(batch.save(tmp_path/'b.parquet')), batch)
 
 def test_one_line_per_episode(tmp_path):
     frame = pd.read_parquet(played().save(tmp_path/'b.parquet'))
     assert len(frame) == 3 and frame['tokens.id'].tolist()[0].tolist() == [7, 8, 1, 2, 9, 3]
-
 
 # ---- files that cannot be read
 
@@ -176,8 +174,9 @@ def rewritten(path, change):
     pq.write_table(change(pq.read_table(path)), path)
     return path
 
-@pytest.mark.parametrize('column', ['episodes.group', 'episodes.outcome', 'rows.index', 'turns.t', 'turns.reward',
-                                    'tokens.id', 'tokens.row', 'tokens.turn'])
+@pytest.mark.parametrize('column', [
+    'episodes.group', 'episodes.outcome', 'rows.index', 'turns.t', 'turns.reward', 'tokens.id', 'tokens.row',
+    'tokens.turn'])
 def test_a_missing_column_is_named(tmp_path, column):
     path = rewritten(played().save(tmp_path/'b.parquet'), lambda table: table.drop_columns([column]))
     with pytest.raises(ValueError, match=rf"b\.parquet.*lacks the columns \['{column}'\]"): Batch.load(path)
@@ -215,7 +214,6 @@ def test_a_damaged_file(tmp_path):
             for column in set(getattr(back, name).columns) & set(getattr(whole, name).columns):
                 exactly(getattr(back, name)[column], getattr(whole, name)[column], f'{place}: {name}.{column}')
 
-
 # ---- written whole, or not at all
 
 def test_an_exception_leaves_the_old_file(tmp_path):
@@ -251,7 +249,6 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path, call):
     assert finish(fork(die_writing, path, call, log=log), log)[0] == -signal.SIGKILL
     assert path.read_text() == 'old'
     assert [p.name for p in tmp_path.glob('[!.]*') if p != log] == ['file']  # what is left has a hidden, temporary name
-
 
 # ---- joining and choosing
 
@@ -310,7 +307,6 @@ def test_columns_that_cannot_be_joined():
 
 def test_nothing_to_join():
     with pytest.raises(ValueError, match='no batches'): Batch.concat([])
-
 
 # ---- from a table
 
@@ -390,7 +386,6 @@ def test_tables_that_are_refused(columns, said):
 @pytest.mark.parametrize('column', ['group', 'episode', 't'])
 def test_a_table_without(column):
     with pytest.raises(ValueError, match=rf"lacks \['{column}'\]"): Batch.from_turns(table().drop(columns=column))
-
 
 # ---- keys and small things
 

@@ -32,7 +32,6 @@ KINDS = dict(
                                             bos_token_id=0, eos_token_id=0)),
     gemma2=(Gemma2ForCausalLM, Gemma2Config, SIZE | dict(num_key_value_heads=2, head_dim=16)))
 
-
 def build(kind, dtype=torch.bfloat16):
     "A random model with weights large enough that what it says depends on what it read."
     torch.manual_seed(0)
@@ -43,11 +42,9 @@ def build(kind, dtype=torch.bfloat16):
             if parameter.dim() > 1: parameter.mul_(4)
     return model.to(dtype)
 
-
 def policy_of(kind, adapter=False, **kw):
     policy = Policy(build(kind), word_tokenizer([f'w{i}' for i in range(WORDS - 5)]), **kw)
     return moved(with_lora(policy, r=8)) if adapter else policy
-
 
 def moved(policy, size=.1):
     "With an adapter that changes what is said."
@@ -56,7 +53,6 @@ def moved(policy, size=.1):
         for name, parameter in policy.model.named_parameters():
             if 'lora_B' in name: parameter.normal_(std=size, generator=draw)
     return policy
-
 
 def ragged(policy, turns=7, rows=5, words=WORDS, **kw):
     "Episodes of random observations. One game is forked, one rests for two turns, and in the last turns one is alone."
@@ -75,10 +71,8 @@ def ragged(policy, turns=7, rows=5, words=WORDS, **kw):
             read[i] = say()
     return Batch.from_episodes([Episode(turns, group=i) for i, turns in enumerate(games)])
 
-
 def gap(policy, batch, budget=4096, temperature=1.):
     return (policy.logprobs(batch, temperature, budget)[0] - batch.action('sampler_logp')).abs().max().item()
-
 
 @pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=['1_thread', '2_threads'])
 def threads(request):

@@ -90,7 +90,6 @@ def test_smollm2_leaves_as_adapter_and_merged(tmp_path, smollm2, capsys):
     talking = Conversation(opened(tmp_path/'merged'), temperature=0., max_tokens=4)
     assert list(talking.reply('What is the capital of France?'))
 
-
 # ---- talking
 
 def test_a_talk_is_appended_to():

@@ -18,18 +18,15 @@ from agentlab.view.foreign import FIELDS, MISSING, open_run, opened_html, sniff,
 
 HERE = Path(__file__).parent/'foreign'
 
-
 def parquet(path, rows, **more):
     pd.DataFrame([dict(dict(step=1, prompt='p', completion='c', right=1., advantage=0.), **row)
                   for row in rows]).to_parquet(path)
     return path
 
-
 def jsonl(path, *rows, end=b''):
     path.write_bytes(b''.join((row if isinstance(row, bytes) else json.dumps(
         dict(dict(input='p', output='o', gts='g', score=1., step=1), **row)).encode()) + b'\n' for row in rows) + end)
     return path
-
 
 # what TRL really wrote
 
@@ -38,7 +35,6 @@ def test_trl_wrote_these_columns(kind, columns):
     files = sorted((HERE/'trl'/kind/'completions').glob('*.parquet'))
     assert [f.name for f in files] == ['completions_00001.parquet', 'completions_00002.parquet']
     for f in files: assert list(pd.read_parquet(f)) == ['step', 'prompt', 'completion', *columns, 'advantage']
-
 
 @pytest.mark.parametrize('path', ['trl/chat', 'trl/chat/completions', 'trl/chat/completions/completions_00002.parquet'])
 def test_trl_folder_or_file(path):
@@ -50,7 +46,6 @@ def test_trl_folder_or_file(path):
             and turns.outcome.tolist() == frame.moves.tolist())
     assert turns.group.tolist() == [0]*4 + [1]*4 and turns.advantage.tolist() == pytest.approx(frame.advantage.tolist())
 
-
 @pytest.mark.parametrize('kind, reward', [('chat', None), ('text', dict(moves=1., brevity=1.))])
 def test_our_grpo_gives_trls_advantages(kind, reward):
     run = open_run(HERE/'trl'/kind, reward=reward)
@@ -58,7 +53,6 @@ def test_our_grpo_gives_trls_advantages(kind, reward):
         turns = run.turns(step)
         ours = grpo(Batch.from_turns(turns[['group', 'episode', 't', 'reward', 'outcome']]), eps=1e-4)
         assert ours.tolist() == pytest.approx(turns.advantage.tolist(), abs=1e-5) and ours.abs().max() > .5
-
 
 def test_several_rewards_are_not_guessed():
     run = open_run(HERE/'trl/text')
@@ -69,7 +63,6 @@ def test_several_rewards_are_not_guessed():
     assert open_run(HERE/'trl/text', reward='brevity').summary().reward.tolist() == [.5, .5]
     with pytest.raises(ValueError, match="no column of numbers 'verdict'"): open_run(HERE/'trl/text', reward='verdict')
 
-
 @pytest.mark.slow
 def test_trl_still_writes_this(tmp_path):
     pytest.importorskip('trl', minversion='1.16')
@@ -79,7 +72,6 @@ def test_trl_still_writes_this(tmp_path):
             new = pd.read_parquet(tmp_path/kind/'completions'/old.name)
             assert list(new) == list(pd.read_parquet(old)) and len(new) == 8
         assert open_run(tmp_path/kind, reward='moves').steps == [1, 2]
-
 
 # verl
 
@@ -95,11 +87,9 @@ def test_verl():
         'step', 'group', 'prompt', 'text', 'turns', 'reward', 'turn_rewards', 'answer'}
     assert 'advantage' not in run.turns(1) and 'advantage' not in run.batch(1).episodes
 
-
 def test_verl_fixture_is_what_its_script_writes(tmp_path):
     subprocess.run([sys.executable, HERE/'make_verl.py', tmp_path], check=True)
     for name in ('1.jsonl', '2.jsonl'): assert (tmp_path/name).read_bytes() == (HERE/'verl'/name).read_bytes()
-
 
 def test_untrusted_lines(tmp_path):
     path = jsonl(tmp_path/'7.jsonl', {}, b'not json', b'['*100_000, b'[]', dict(input=3), dict(score='high'),
@@ -112,13 +102,11 @@ def test_untrusted_lines(tmp_path):
     assert 'step' in run.batch(None).episodes or run.fields['step'] == MISSING
     assert '<script' not in opened_html(run) and opened_html(run).encode()  # half a surrogate pair can be written
 
-
 def test_a_long_line_is_left_out(tmp_path, monkeypatch):
     import agentlab.view.foreign as module
     monkeypatch.setattr(module._lines, '__defaults__', (1000,))
     run = open_run(jsonl(tmp_path/'1.jsonl', {}, dict(output='x'*5000), {}))
     assert len(run.turns(1)) == 2 and 'line 2 is longer' in run.notes[0]
-
 
 def test_hostile_columns_do_not_shadow_the_table(tmp_path):
     names = ['take', 'with_', 'self', 'columns', '__class__', 'group', 'success', 'reward', 'episode', 't', 'text',
@@ -133,7 +121,6 @@ def test_hostile_columns_do_not_shadow_the_table(tmp_path):
     assert back.labels == batch.labels and set(back.episodes.columns) == set(batch.episodes.columns)
     many = open_run(jsonl(tmp_path/'2.jsonl', *({f'x{i}_{j}': 1 for j in range(50)} for i in range(50))))
     assert len(many.batch(1).episodes.columns) < 90
-
 
 # nothing is invented
 
@@ -153,7 +140,6 @@ def test_a_batch_of_what_there_is(path):
         with pytest.raises(AttributeError, match='success'): batch.episodes.success
         batch.frame()
 
-
 def test_turns_of_a_conversation(tmp_path):
     talk = [dict(role='assistant', content='call'), dict(role='tool', content='5'),
             dict(role='assistant', content='five'), dict(role='tool', content='bye')]
@@ -167,7 +153,6 @@ def test_turns_of_a_conversation(tmp_path):
     assert (split_turns([], [dict(role='assistant', content=[dict(type='text', text='see'), dict(type='image')])])
             == ([('', 'see\n[image]')], ''))
 
-
 def test_fields_that_a_dump_lacks(tmp_path):
     frame = pd.DataFrame(dict(step=[None, None], prompt=['p', 'p'], completion=['a', None]))
     frame['step'] = frame.step.astype('Int64')
@@ -178,12 +163,10 @@ def test_fields_that_a_dump_lacks(tmp_path):
     assert run.notes[-1].startswith('a.parquet: 1 of 2 rows left out') and opened_html(run).count('>missing<') >= 4
     assert run.table().loc['reward', 'source'] == MISSING
 
-
 def test_repeated_rollouts_are_noted(tmp_path):
     parquet(tmp_path/'a.parquet', [{}, {}])
     parquet(tmp_path/'b.parquet', [dict(step=2), dict(step=2)])
     assert open_run(tmp_path).notes == ['steps [2] hold the same completions as the step before']
-
 
 # agentlab's own
 
@@ -195,7 +178,6 @@ def ours(folder, labels=True):
     if labels: batch.labels['token'] = {0: 'start', 1: '<b>', 2: 'go'}
     for step in (0, 3): run.save_episodes(step, batch)
     return batch
-
 
 def test_agentlab_run(tmp_path):
     batch = ours(tmp_path/'with')
@@ -213,13 +195,11 @@ def test_agentlab_run(tmp_path):
     (tmp_path/'with/run.json').write_text('{"schema_version": 99}')
     with pytest.raises(ValueError, match='schema_version 99'): open_run(tmp_path/'with')
 
-
 def test_a_run_without_episodes(tmp_path):
     new_run(tmp_path/'r', dict(recipe={}))
     run = open_run(tmp_path/'r')
     assert (run.steps == [] and len(run.missing) == len(FIELDS) and 'agentlab report' in run.notes[0]
             and 'Missing: step' in opened_html(run))
-
 
 # refused
 
@@ -231,10 +211,8 @@ def test_recognised_by_content_not_by_name(tmp_path):
             and open_run(tmp_path/'data.bin').format == 'trl')
     assert open_run(tmp_path/'fake.parquet').format == 'verl'
 
-
 class Bomb:
     def __reduce__(self): return (pytest.fail, ('it was unpickled',))
-
 
 def test_refusals(tmp_path):
     with pytest.raises(FileNotFoundError, match='nowhere does not exist. Give the folder'): open_run(tmp_path/'nowhere')
@@ -247,15 +225,14 @@ def test_refusals(tmp_path):
     (tmp_path/'cut.jsonl').write_bytes(b'{"input": "p", "outp')
     with pytest.raises(ValueError, match='no whole row in cut.jsonl'): open_run(tmp_path/'cut.jsonl')
 
-
-@pytest.mark.parametrize('damage', [lambda x: x[:-50], lambda x: x[:200], lambda x: b'',
-                                    lambda x: x[:40] + b'\xff'*400 + x[440:], lambda x: x[:4] + b'\0'*(len(x) - 4)])
+@pytest.mark.parametrize('damage', [
+    lambda x: x[:-50], lambda x: x[:200], lambda x: b'', lambda x: x[:40] + b'\xff'*400 + x[440:],
+    lambda x: x[:4] + b'\0'*(len(x) - 4)])
 def test_damaged_parquet(tmp_path, damage):
     whole = (HERE/'trl/chat/completions/completions_00001.parquet').read_bytes()
     (tmp_path/'x.parquet').write_bytes(damage(whole))
     with pytest.raises(ValueError, match='x.parquet is damaged.*Open the file|x.parquet is damaged.*open the file'):
         open_run(tmp_path/'x.parquet')
-
 
 def test_mixed_folder_and_limits(tmp_path):
     jsonl(tmp_path/'1.jsonl', {})
@@ -303,7 +280,6 @@ def test_a_file_that_unfolds_to_far_more_than_it_is(tmp_path, kind):
     assert path.stat().st_size < 100_000
     assert peak(lambda: open_run(path, max_bytes=2**26)) < 2**26
 
-
 # the page
 
 class Reader(HTMLParser):
@@ -316,10 +292,8 @@ class Reader(HTMLParser):
         self.attrs += attrs
     def handle_data(self, data): self.text.append(data)
 
-
 NASTY = ['<script>alert(1)</script>', '</details></main><img src=x onerror=alert(1)>', '\x1b[31mred\x1b[0m', '\0\a\x08',
          'abc\u202edcba', '\u200b\ufeff', 'x'*100_000, '"\'&amp;', '\ud800', '{{7*7}}']
-
 
 def test_nothing_runs_and_everything_can_be_seen(tmp_path):
     rows = [dict(input=x, output=x, gts=x, **{x[:50]: 1.}) for x in NASTY]
@@ -335,13 +309,11 @@ def test_nothing_runs_and_everything_can_be_seen(tmp_path):
         assert wanted in text
     assert page.count('<details') == page.count('</details>') == len(NASTY) and "default-src 'none'" in page
 
-
 def test_page_says_what_it_left_out(tmp_path):
     path = jsonl(tmp_path/'1.jsonl', *(dict(input=str(i % 9), step=s) for s in range(9) for i in range(27)))
     text = ''.join(Reader(opened_html(open_run(path), steps=2, groups=4, rows=2)).text)
     assert ('9 steps, 2 of them drawn' in text and 'not drawn: 5 of 9 groups' in text
             and 'not drawn: 1 of 3 completions' in text and 'Step 8' in text and 'Step 4' not in text)
-
 
 def test_page_of_missing_fields():
     text = ''.join(Reader(opened_html(open_run(HERE/'verl'))).text)
@@ -352,7 +324,6 @@ def test_page_of_missing_fields():
     assert 'reward missing' in ''.join(Reader(opened_html(open_run(HERE/'trl/text'))).text)
     assert 'nothing was written' in opened_html(open_run(HERE/'trl/chat'))
 
-
 def test_a_large_dump_opens_soon(tmp_path):
     import time
     path = jsonl(tmp_path/'1.jsonl',
@@ -361,12 +332,10 @@ def test_a_large_dump_opens_soon(tmp_path):
     page = opened_html(open_run(path))
     assert time.perf_counter() - start < 10 and len(page) < 2_000_000
 
-
 def test_importing_it_loads_no_torch():
     code = 'import sys, agentlab.view.foreign; print([m for m in ("torch", "pandas", "pyarrow") if m in sys.modules])'
     assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
                           check=True).stdout.strip() == '[]'
-
 
 def test_a_damaged_file_of_our_own_is_named(tmp_path):
     ours(tmp_path/'r')
@@ -376,7 +345,6 @@ def test_a_damaged_file_of_our_own_is_named(tmp_path):
     assert run.batch(0) is not None and 3 not in run.steps and list(run.summary().step) == run.steps
     assert '1 damaged files left out: step_000003.parquet' in run.notes
     with pytest.raises(ValueError, match='step_000003.parquet'): open_run(path)
-
 
 def test_what_seats_read_is_shown_with_each(tmp_path):
     run = new_run(tmp_path/'r', dict(recipe={}))
@@ -388,25 +356,21 @@ def test_what_seats_read_is_shown_with_each(tmp_path):
     assert (text.count('Jack') == text.count('Queen') == 1
             and text.index('completion 1') < text.index('Jack') < text.index('completion 2') < text.index('Queen'))
 
-
 # formats of others
 
 OTHERS = dict(verifiers='verifiers/traces.jsonl', results='verifiers_results/results.jsonl',
               swift='swift/completions.jsonl', rllm='rllm/episodes/episode_000001_add-0.json',
               messages='messages/runs.jsonl', verl='verl/1.jsonl')
 
-
 def records(kind):
     text = (HERE/OTHERS[kind]).read_text(encoding='utf-8')
     return [json.loads(text)] if kind == 'rllm' else [json.loads(line) for line in text.splitlines()]
-
 
 def test_others_fixtures_are_what_their_script_writes(tmp_path):
     subprocess.run([sys.executable, HERE/'make_others.py', tmp_path], check=True)
     made = [p for p in sorted(tmp_path.rglob('*')) if p.is_file()]
     assert len(made) == 7
     for p in made: assert p.read_bytes() == (HERE/p.relative_to(tmp_path)).read_bytes()
-
 
 @pytest.mark.parametrize('path, format, groups, turns, outcomes, missing', [
     ('verifiers', 'verifiers', 2, 12, [1, 0, 1, 0], 'step turn_rewards advantage answer success entropies'),
@@ -425,7 +389,6 @@ def test_what_others_wrote(path, format, groups, turns, outcomes, missing):
     assert ('truncated' in batch.episodes) == ('truncated' not in run.missing)
     assert '<script' not in opened_html(run)
 
-
 def test_traces_bring_tokens():
     batch = open_run(HERE/'verifiers').batch(None)
     assert (len(batch), len(batch.rows), len(batch.tokens), len(batch.actions)) == (4, 8, 132, 28)
@@ -436,11 +399,10 @@ def test_traces_bring_tokens():
     assert batch.action('sampler_logp').tolist()[:7] == pytest.approx([-.1, -.2, -.3, -.4, -.5, -.6, -.7])
     assert 'entropy' not in batch.tokens and len(grpo(batch)) == 28
 
-
-@pytest.mark.parametrize('change', [lambda node: node.update(mask=[True, False, True, False]),
-                                    lambda node: node.update(logprobs=[-.1]), lambda node: node.update(token_ids=[]),
-                                    lambda node: node.pop('mask'), lambda node: node.update(token_ids=[1, -5, 3, 2]),
-                                    lambda node: node.update(logprobs=['a', 'b'])])
+@pytest.mark.parametrize('change', [
+    lambda node: node.update(mask=[True, False, True, False]), lambda node: node.update(logprobs=[-.1]),
+    lambda node: node.update(token_ids=[]), lambda node: node.pop('mask'),
+    lambda node: node.update(token_ids=[1, -5, 3, 2]), lambda node: node.update(logprobs=['a', 'b'])])
 def test_tokens_that_do_not_fit_are_missing(tmp_path, change):
     rows = records('verifiers')
     change(rows[1]['traces'][0]['nodes'][4])
@@ -448,7 +410,6 @@ def test_tokens_that_do_not_fit_are_missing(tmp_path, change):
     run = open_run(tmp_path)
     assert {'ids', 'logps'} <= set(run.missing) and len(run.batch(None).tokens) == 0 and len(run.turns(None)) == 12
     assert 'none are shown' in run.notes[0]
-
 
 def test_prime_rl_folders(tmp_path):
     text = (HERE/'verifiers/traces.jsonl').read_text()
@@ -464,7 +425,6 @@ def test_prime_rl_folders(tmp_path):
         (tmp_path/'old/rollouts/step_0/train'/subset/'traces.jsonl').write_text(text)
     assert len(open_run(tmp_path/'old').episodes(0)) == 4  # the second holds copies
 
-
 def test_seats_share_a_game(tmp_path):
     row = records('verifiers')[0]
     row['traces'].append(json.loads(json.dumps(row['traces'][0])))
@@ -472,7 +432,6 @@ def test_seats_share_a_game(tmp_path):
     (tmp_path/'a.jsonl').write_text(json.dumps(row))
     batch = open_run(tmp_path/'a.jsonl').batch(None)
     assert batch.episodes.game.tolist() == [0, 0] and len(batch.episodes.seat.unique()) == 2
-
 
 def inspect_log(path, member, compression):
     "A log of Inspect, packed anew."
@@ -482,12 +441,10 @@ def inspect_log(path, member, compression):
         for i, sample in enumerate(member): archive.writestr(f'samples/{i}_epoch_1.json', json.dumps(sample))
     return path
 
-
 def inspect_sample(score='C', **more):
     return dict(id='s', epoch=1, target='1', scores={'includes': dict(value=score)}, messages=[
         dict(role='user', content='attachment://' + 'a'*32, source='input'),
         dict(role='assistant', content='one', source='generate')], attachments={'a'*32: 'What is 1+0?'}) | more
-
 
 def test_inspect_log(tmp_path):
     needs = pytest.importorskip('zipfile_zstd', reason='reads what Inspect packs: pip install zipfile-zstd')
@@ -505,7 +462,6 @@ def test_inspect_log(tmp_path):
         again = open_run(tmp_path/f'{indent}.json')
         assert again.turns(None).equals(run.turns(None)) and again.fields == run.fields
 
-
 def test_inspect_without_zstandard(tmp_path):
     "Python's own zipfile reads what is packed otherwise, and says what is missing where it cannot."
     import zipfile
@@ -519,7 +475,6 @@ def test_inspect_without_zstandard(tmp_path):
             f'open_run({str(HERE/"inspect")!r})')
     said = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stderr
     assert 'pip install "agentlab-rl[inspect]"' in said and '--log-format json' in said or sys.version_info >= (3, 14)
-
 
 def test_hostile_archives(tmp_path):
     import zipfile
@@ -549,9 +504,7 @@ def test_hostile_archives(tmp_path):
     (tmp_path/'loop.jsonl').write_text(json.dumps(row))
     with pytest.raises(ValueError, match='no tree'): open_run(tmp_path/'loop.jsonl')
 
-
 HOSTILE = [None, 5, -1, 'x', '\ud800', '', [], {}, [[]], [None], dict(a=1), True, float('nan'), 10**400, [[['deep']]]]
-
 
 def places(value, at=()):
     "Every place in a value of JSON."
@@ -559,13 +512,11 @@ def places(value, at=()):
     for key in (value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()):
         yield from places(value[key], (*at, key))
 
-
 def replaced(value, at, new):
     if not at: return new
     found = dict(value) if isinstance(value, dict) else list(value)
     found[at[0]] = replaced(value[at[0]], at[1:], new)
     return found
-
 
 @pytest.mark.parametrize('kind', [*OTHERS, 'inspect'])
 def test_a_record_of_wrong_types_costs_nothing_else(tmp_path, kind):
@@ -588,7 +539,6 @@ def test_a_record_of_wrong_types_costs_nothing_else(tmp_path, kind):
     for step in run.steps: assert len(run.batch(step)) == len(run.episodes(step))
     assert sum(len(run.episodes(step)) for step in run.steps) > len(bad)/20
 
-
 def test_several_runs_on_one_page(tmp_path):
     runs = [open_run(HERE/name) for name in ('verl', 'trl/chat', 'verifiers')]
     page = opened_html(runs)
@@ -597,7 +547,6 @@ def test_several_runs_on_one_page(tmp_path):
         assert wanted in text
     assert page.count('<details') == page.count('</details>') and '<script' not in page
     assert opened_html([runs[0]]) == opened_html(runs[0])
-
 
 def test_a_format_of_your_own(tmp_path):
     from agentlab.view.foreign import Format, Sample

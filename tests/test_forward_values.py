@@ -16,7 +16,6 @@ from small import Paying, small_policy
 
 tensor = partial(torch.tensor, dtype=torch.float64)
 
-
 def batch(lengths, seed=0, tokens=2):
     "Two episodes a group, with random outcomes and log-probabilities; the second shares some turns of the first."
     rng = torch.Generator().manual_seed(seed)
@@ -31,7 +30,6 @@ def batch(lengths, seed=0, tokens=2):
     b = b.with_episodes(outcome=torch.rand(len(b), generator=rng, dtype=torch.float64))
     return b.with_action(old_logp=-torch.rand(len(b.actions), generator=rng),
                          mean_logp=-torch.rand(len(b.actions), generator=rng)), rng
-
 
 lengths = st.lists(st.integers(1, 4), min_size=2, max_size=6).filter(lambda x: len(x) % 2 == 0)
 
@@ -96,7 +94,6 @@ def test_equal_replies_have_no_slope_in_the_policy():
     assert len(one) == 1 and advantage.abs().max() > 0
     assert max(p.grad.abs().max() for p in policy.model.parameters() if p.grad is not None) < 1e-4
 
-
 def test_forks_share_their_beginning_and_are_played_again_alike():
     policy = small_policy()
     b, again = (Batch.from_episodes(fork_once(policy, Paying(horizon=5), range(6), seed=4, max_tokens=4)) for _ in '01')
@@ -142,7 +139,6 @@ def test_an_empty_batch_has_no_pairs():
     nothing = Batch.from_episodes([]).with_action(old_logp=torch.zeros(0))
     assert len(fork_pairs(nothing)) == 0 and len(next(refuel_updates(nothing, None))[1]) == 0
 
-
 @pytest.mark.parametrize('name', ['refuel', 'rover'])
 def test_a_run_goes_and_is_the_same_again(tmp_path, name):
     runs = []
@@ -169,7 +165,6 @@ def test_mean_logp():
     for t in (.5, 1., 2.):
         torch.testing.assert_close(mean_logp(logits, t), torch.log_softmax(logits/t, -1).mean(-1))
     assert (mean_logp(logits) <= -math.log(7)).all()
-
 
 # ---- two lambdas, and lambdas by length
 

@@ -188,8 +188,8 @@ def test_nim_expert_wins_every_won_game(heaps, misere, seed, expert_too):
     assert play_game(game, {winner: expert_player, loser: other}, Random(seed))[1] == {winner: 1., loser: -1.}
 
 @few
-@given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)),
-                                                             min_size=n, max_size=n), min_size=n, max_size=n)))
+@given(st.integers(1, 4).flatmap(lambda n: st.lists(
+    st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=n, max_size=n), min_size=n, max_size=n)))
 def test_pure_equilibria_are_the_cells_nobody_leaves(payoffs):
     n, found = range(len(payoffs)), pure_equilibria(payoffs)
     for i in n:

@@ -14,7 +14,6 @@ from agentlab.rollout import play, play_players
 from agentlab.rollout.turns import TurnLimit, UnaryFeedback
 from agentlab.rollout.windows import with_summaries
 
-
 @pytest.fixture(autouse=True, scope='module')
 def one_thread(): torch.set_num_threads(1)
 
@@ -26,7 +25,6 @@ MORE = {'hopsearch team': lambda: HopSearch(seats=('planner', 'searcher')), 'inj
         'beside': lambda: BesideExpert(KeyDoor()), 'limited': lambda: TurnLimit(KeyDoor(), 3),
         'again': lambda: UnaryFeedback(load_env('guess'))}
 
-
 def byte_tokenizer(lost=''):
     "One id for each byte: every text can be written, but for the characters that are lost without a sign."
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -34,20 +32,17 @@ def byte_tokenizer(lost=''):
     alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(lost))
     raw = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=CONTROL[0], pad_token=CONTROL[0],
-                                        additional_special_tokens=CONTROL[1:])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token=CONTROL[0], pad_token=CONTROL[0], additional_special_tokens=CONTROL[1:])
     tokenizer.chat_template = word_tokenizer(['a']).chat_template
     return tokenizer
-
 
 def made(tokenizer, context=4096):
     "A policy of a few thousand random weights."
     return Policy(tiny_model(len(tokenizer), context, hidden=16, layers=1, seed=0), tokenizer)
 
-
 @pytest.fixture(scope='module')
 def reader(): return made(byte_tokenizer())
-
 
 def situations(env, seeds=range(8), turns=6):
     "Environments as they stand before each turn of some episodes that an expert plays, with the seat that moves."
@@ -57,7 +52,6 @@ def situations(env, seeds=range(8), turns=6):
             if step.done: break
             yield env.clone(), step.seat
             step = env.step(env.expert())
-
 
 @pytest.mark.parametrize('name', [*WORLDS, *MORE])
 def test_every_world_speaks_to_a_reader(name, reader):
@@ -78,7 +72,6 @@ def test_every_world_speaks_to_a_reader(name, reader):
     assert accepted == set(env.seats) and answered <= {True}
     assert answered or name in ('again', 'service', 'requests')  # there any text says something, or ends the task
 
-
 @pytest.mark.parametrize('name', WORLDS)
 def test_a_tiny_policy_is_told_nothing(name):
     "Its vocabulary holds no guide, its environment is the very object that it was, and what it reads is what it was."
@@ -89,14 +82,12 @@ def test_a_tiny_policy_is_told_nothing(name):
     for episode in play(tiny, env, [0], max_turns=3):
         if episode.turns: assert episode.turns[0].context_ids == tiny.chat.first(episode.turns[0].observation)
 
-
 def test_the_grammar_is_part_of_the_guide():
     for name, make in WORLDS.items():
         env = make()
         env.reset(0)
         first = env.seats[0]
         assert env.grammar and env.grammar in guide_of(env, first), name
-
 
 def test_what_a_tokenizer_knows():
     "Unknown words, and characters that vanish without a sign."
@@ -106,7 +97,6 @@ def test_what_a_tokenizer_knows():
     assert knows(whole, 'Zoo: 18240 \u00e9\u4e16') and not knows(holed, 'Zoo') and knows(holed, 'Oo 18240')
     assert reads(whole) and not reads(holed) and not reads(known)
     assert not knows(object(), 'anything')  # a stand-in without a tokenizer
-
 
 def test_one_place_for_every_caller(reader):
     "play, windows, players and the widget's game begin with the same ids; system= overrules them."
@@ -127,7 +117,6 @@ def test_one_place_for_every_caller(reader):
     assert game.game.side.context == expected and game.model.reader and not house.reader
     assert Play(house, reader, seat=(), system='').game.side.context == reader.chat.first(house.reset(0).observation)
 
-
 def test_seats_are_told_apart(reader):
     team = HopSearch(seats=('planner', 'searcher'))
     games_ = play(reader, team, range(3), max_turns=4, max_tokens=8)
@@ -139,7 +128,6 @@ def test_seats_are_told_apart(reader):
     signals.reset(0)
     assert guide_of(signals, 'sender') != guide_of(signals, 'receiver')
 
-
 def test_numbers_in_one_piece(reader):
     tool, task = PythonTool(), PythonTool().tasks('test', 1)[0]
     spoken = play(reader, tool, [0], tasks=[task], max_turns=1, max_tokens=2)[0].turns[0].observation
@@ -148,7 +136,6 @@ def test_numbers_in_one_piece(reader):
     texts = [repair.reset(seed).observation for seed in range(30)]
     assert any(word.strip('.').lstrip('-').isdecimal() and len(word.strip('.-')) > 1 for text in texts
                for word in text.split())
-
 
 def test_control_tokens_stay_text(reader):
     "In a guide, and in a system message of the caller; the observation was safe already."
@@ -164,7 +151,6 @@ def test_control_tokens_stay_text(reader):
     assert plain == reader.tokenizer.encode('<|system|>Be brief.<|end|><|user|>Hello.<|end|><|assistant|>',
                                             add_special_tokens=False)
 
-
 def test_a_guide_that_leaves_no_room(reader):
     short = made(byte_tokenizer(), 300)
     with pytest.raises(ValueError, match=r"guide of keydoor for 'player' and an action of 16 tokens take 3\d\d tokens, "
@@ -175,7 +161,6 @@ def test_a_guide_that_leaves_no_room(reader):
     class Broken(TextEnv): guide = 7
     with pytest.raises(TypeError, match='guide=7: give a text'): play(reader, Broken(), [0])
 
-
 def test_advice_is_no_error():
     class Silent(TextEnv):
         def start(self, seed, task=None): return 'Yes?'
@@ -185,7 +170,6 @@ def test_advice_is_no_error():
     assert (set(report.values()) == {'ok'} and 'no guide' in report.advice
             and repr(report).splitlines()[-1].startswith('advice'))
     assert not check_env(KeyDoor()).advice and 'advice' not in repr(check_env(KeyDoor()))
-
 
 def test_wrappers_pass_it_on():
     house = KeyDoor()
@@ -202,13 +186,11 @@ def test_wrappers_pass_it_on():
     assert (extended({'a': guide_text('Rules.', 'Write.', 'go')}, 'More.', str.upper)
             == {'a': 'Rules. Write. More.\nExample: GO'})
 
-
 def test_what_is_echoed_is_bounded():
     text = unanswered('a\x1b[31m"b"\n' + 'x'*10_000, 'Write yes.')
     assert text.startswith('"a [31m b x') and len(text) < 80 and text.endswith('Write yes.') and text.isprintable()
     assert len(listed([str(i)*1000 for i in range(99)])) < 12*62 + 20
     assert printed('a\x00b\n\nc' + 'd'*5000, 10) == 'a b cddddd'
-
 
 def test_foreign_documentation():
     class Lake:
@@ -222,7 +204,6 @@ def test_foreign_documentation():
             and described(Heir()) == '')
     class Long: __doc__ = 'word '*100 + '.'
     assert described(Long()) == '' and described(lambda text: text) == ''
-
 
 def test_for_trl():
     "TRL makes its own prompts, so the guide stands before the first text where it is asked for."

@@ -15,9 +15,9 @@ from agentlab.env.protocol import EnvError, canonical, check_env, random_states,
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**64)
 pair = dict(seats=('planner', 'searcher'))
-forms = st.sampled_from([dict(), dict(hops=1, distractors=10), dict(hops=3), dict(results=3),
-                         dict(horizon=3), dict(milestone=.25), pair, pair | dict(hops=3, milestone=.5),
-                         dict(seats=('left', 'right'), horizon=5)])
+forms = st.sampled_from([
+    dict(), dict(hops=1, distractors=10), dict(hops=3), dict(results=3), dict(horizon=3), dict(milestone=.25), pair,
+    pair | dict(hops=3, milestone=.5), dict(seats=('left', 'right'), horizon=5)])
 texts = st.one_of(st.sampled_from(['search mentor Bora Tel', 'search the of', 'answer Mina Dor', 'answer Mina',
                                    'ask rival mentor Bora Tel', 'ask', 'report Bora Tel', 'report nothing',
                                    'SEARCH: rival!']),
@@ -36,8 +36,9 @@ def random_legal(seed):
 # ---- the protocol
 
 @pytest.mark.parametrize('split', splits)
-@pytest.mark.parametrize('options', [dict(), dict(hops=1, distractors=10, results=4), dict(hops=3, distractors=55),
-                                     pair, dict(seats=['a', 'b'], hops=3)])
+@pytest.mark.parametrize('options', [
+    dict(), dict(hops=1, distractors=10, results=4), dict(hops=3, distractors=55), pair,
+    dict(seats=['a', 'b'], hops=3)])
 def test_both_forms_keep_the_rules(options, split):
     assert set(check_env(HopSearch(split=split, **options)).values()) == {'ok'}
 

@@ -31,7 +31,6 @@ from agentlab.interop.trl import (NEUTRAL, AgentGRPOTrainer, check_config, count
 pytestmark = pytest.mark.filterwarnings('ignore')
 house = KeyDoor()
 
-
 @deferred
 def Watch():
     class Watch(TrainerCallback):
@@ -72,7 +71,6 @@ def same_gradient(one, two):
     assert flat[0].norm() > 1e-3
     assert float(torch.cosine_similarity(*flat, dim=0)) == pytest.approx(1, abs=1e-5)
     torch.testing.assert_close(*flat, rtol=1e-4, atol=2e-5*float(flat[0].abs().max()))
-
 
 # ---- the same gradient as agentlab.train, end to end
 
@@ -132,7 +130,6 @@ def test_what_is_trained_is_what_was_sampled(tmp_path):
     torch.testing.assert_close(tables['advantages'][tables['tool_mask'] > 0], credit.gigpo(played).float())
     assert int(tables['num_items_in_batch']) == len(played.actions)
 
-
 # ---- TRL's own loss on these tensors, for every loss type that both have, in float64
 
 def tables(seed=0, windows=True):
@@ -168,8 +165,8 @@ def loss_of(tmp_path_factory):
         for name in ('loss_type', 'max_completion_length', 'importance_sampling_level', 'off_policy_mask_threshold',
                      'top_entropy_quantile'):
             setattr(trainer, name, getattr(args, name))
-        trainer.args, trainer.epsilon_low, trainer.epsilon_high = (args, args.epsilon, args.epsilon
-                                                                   if args.epsilon_high is None else args.epsilon_high)
+        trainer.args, trainer.epsilon_low, trainer.epsilon_high = (
+            args, args.epsilon, args.epsilon if args.epsilon_high is None else args.epsilon_high)
         Accelerator(cpu=True)  # a new config has reset the state that all accelerators share
         args.steps_per_generation = trainer.current_gradient_accumulation_steps = pieces
         weight = counts(batch, recipe.loss_per)
@@ -196,11 +193,11 @@ def our_loss(recipe, batch, logp, advantage):
     return (loss_weights(batch, recipe.loss_per)*losses).sum()
 
 corrected = partial(kl_k3, corrected=True)
-cases = dict(dapo=dict(), clip_higher=dict(objective_args=dict(low=.2, high=.28, dual=3.)),
-             grpo=dict(loss_per='row'), grpo_kl=dict(loss_per='row', kl_coef=.1),
-             dapo_kl=dict(kl_coef=.1, kl=corrected), dr_grpo=dict(loss_per=7.),
-             dr_grpo_kl=dict(loss_per=7., kl_coef=.1), turn=dict(loss_per='turn'), episode=dict(loss_per='episode'),
-             cispo=dict(objective=cispo), sapo=dict(objective=sapo, loss_per='row'), bnpo=dict())
+cases = dict(
+    dapo=dict(), clip_higher=dict(objective_args=dict(low=.2, high=.28, dual=3.)), grpo=dict(loss_per='row'),
+    grpo_kl=dict(loss_per='row', kl_coef=.1), dapo_kl=dict(kl_coef=.1, kl=corrected), dr_grpo=dict(loss_per=7.),
+    dr_grpo_kl=dict(loss_per=7., kl_coef=.1), turn=dict(loss_per='turn'), episode=dict(loss_per='episode'),
+    cispo=dict(objective=cispo), sapo=dict(objective=sapo, loss_per='row'), bnpo=dict())
 
 @pytest.mark.parametrize('name', cases)
 def test_trls_loss_of_these_tensors_is_ours(loss_of, name):
@@ -296,16 +293,15 @@ def test_why_gmpo_is_refused(tmp_path):
     with pytest.raises((RuntimeError, ValueError, IndexError)): trainer._compute_loss(trainer.model, held).backward()
     with pytest.raises(ValueError, match='GMPOConfig'): check_config(trainer.args, small())
 
-
 # ---- refusals
 
-WRONG = dict(importance_sampling_level='sequence', off_policy_mask_threshold=.1, top_entropy_quantile=.2,
-             mask_truncated_completions=True, scale_rewards='group', reward_weights=[1.],
-             multi_objective_aggregation='normalize_then_sum', beta=.1,
-             log_completions=True, eval_strategy='steps', fp16=True, use_vllm=True,
-             use_transformers_continuous_batching=True, top_p=.9, top_k=5, min_p=.1, repetition_penalty=1.1,
-             generation_kwargs=dict(num_beams=2), cache_implementation='static',
-             chat_template_kwargs=dict(tools=[]), max_tool_calling_iterations=3)
+WRONG = dict(
+    importance_sampling_level='sequence', off_policy_mask_threshold=.1, top_entropy_quantile=.2,
+    mask_truncated_completions=True, scale_rewards='group', reward_weights=[1.],
+    multi_objective_aggregation='normalize_then_sum', beta=.1, log_completions=True, eval_strategy='steps', fp16=True,
+    use_vllm=True, use_transformers_continuous_batching=True, top_p=.9, top_k=5, min_p=.1, repetition_penalty=1.1,
+    generation_kwargs=dict(num_beams=2), cache_implementation='static', chat_template_kwargs=dict(tools=[]),
+    max_tool_calling_iterations=3)
 
 def test_every_refused_switch_is_tested(): assert set(WRONG) == set(NEUTRAL)
 
@@ -361,7 +357,6 @@ def test_trls_evaluation_is_refused(tmp_path):
     trainer.model.eval()
     with pytest.raises(NotImplementedError, match='agentlab.train.evaluate'): trainer._prepare_inputs([])
 
-
 # ---- what TRL must go on doing
 
 def test_contract_with_trl():
@@ -397,7 +392,6 @@ def test_trl_is_imported_when_it_is_needed():
     assert not {'trl', 'transformers', 'datasets'} & {name.partition('.')[0] for name in top}
     assert issubclass(AgentGRPOTrainer, GRPOTrainer) and AgentGRPOTrainer.__name__ == 'AgentGRPOTrainer'
     with pytest.raises(AttributeError, match='no attribute'): interop.nothing
-
 
 # ---- replay goes through the trainer
 
@@ -454,7 +448,6 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path):
 def test_a_folder_with_another_run_is_refused(tmp_path):
     host(small(), tmp_path)[0].train()
     with pytest.raises(FileExistsError, match='already holds a run'): host(small(), tmp_path)[0].train()
-
 
 # ---- updates that cannot be made
 
@@ -533,7 +526,6 @@ def test_adapter(tmp_path):
     trainer.train()
     changed = {name for name, p in trainer.model.named_parameters() if not torch.equal(p, before[name])}
     assert changed and all('lora' in name for name in changed)
-
 
 # ---- two processes
 

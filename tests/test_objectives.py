@@ -36,7 +36,6 @@ family = dict(clip_cov=(clip_cov, some), kl_cov=(kl_cov, dict(share=.2)),
     planned_twice=(deferred(lambda: corrected(clip_cov, truncated, normalize=True, unit=each_episode)), some))
 every = pytest.mark.parametrize('name', family)
 
-
 def played(seed=0, size=8):
     "Episodes with several turns and windows, some replayed, and random columns at their action tokens."
     g = torch.Generator().manual_seed(seed)
@@ -56,19 +55,16 @@ def played(seed=0, size=8):
                               weight=(torch.rand(len(old), generator=g) < .9).float())
     return batch, (old + normal(.4)).clamp(max=-1e-3), normal(1.5)
 
-
 def plan(name, batch, logp, advantage):
     "What the trainer does first: columns for the whole minibatch."
     f, keywords = family[name]
     return batch.with_action(**f.plan(logp, batch, advantage, **keywords)) if hasattr(f, 'plan') else batch
-
 
 def loss_and_slope(name, batch, logp, advantage):
     f, keywords = family[name]
     logp = logp.clone().requires_grad_()
     loss = f(logp, batch, advantage, **keywords)
     return loss.detach(), torch.autograd.grad(loss.sum(), logp)[0]
-
 
 @every
 @given(seed=st.integers(0, 99), cut=st.integers(2, 4))
@@ -91,14 +87,12 @@ def test_the_same_under_every_micro_batching(name, seed, cut):
     torch.testing.assert_close(slopes([take_rows(batch, rows) for rows in order.tensor_split(cut) if len(rows)]), whole,
                                rtol=1e-10, atol=1e-12)
 
-
 @every
 def test_a_plan_is_what_the_objective_does_alone(name):
     batch, logp, advantage = played(3)
     for alone, planned in zip(loss_and_slope(name, batch, logp, advantage),
                               loss_and_slope(name, plan(name, batch, logp, advantage), logp, advantage)):
         assert torch.equal(alone, planned)
-
 
 @every
 def test_gradient_at_ratio_one_is_the_policy_gradient(name):
@@ -116,11 +110,9 @@ def test_gradient_at_ratio_one_is_the_policy_gradient(name):
     slope, = torch.autograd.grad((loss_weights(batch, 'row')*f(x, batch, row_wise, **keywords)).sum(), x)
     torch.testing.assert_close(slope, -loss_weights(batch, 'row')*row_wise, rtol=1e-9, atol=1e-12)
 
-
 # no stop-gradient: the loss is what is differentiated
 straight = ['clip_cov', 'kl_cov', 'spear_clip', 'gmpo', 'sapo', 'dcpo_clip', 'dro', 'reinforce', 'hispo', 'tis',
             'tis_mean', 'icepop', 'planned_twice']
-
 
 @pytest.mark.parametrize('name', straight)
 @pytest.mark.parametrize('seed', range(3))
@@ -132,7 +124,6 @@ def test_gradient_by_finite_differences(name, seed):
     steps = 1e-6*torch.eye(len(logp), dtype=torch.float64)
     numeric = torch.stack([(total(logp+d) - total(logp-d))/2e-6 for d in steps])
     torch.testing.assert_close(loss_and_slope(name, batch, logp, advantage)[1], numeric, rtol=1e-5, atol=1e-6)
-
 
 @pytest.mark.parametrize('seed', range(3))
 def test_gradient_in_closed_form(seed):
@@ -158,7 +149,6 @@ def test_gradient_in_closed_form(seed):
         want[name] = torch.where(((advantage > 0) & (s > 1.3)) | ((advantage < 0) & (s < .8)), 0, -s*advantage)
     for name, slope in slopes.items(): torch.testing.assert_close(slope, want[name], rtol=1e-6, atol=1e-8)
 
-
 @every
 @pytest.mark.parametrize('kind', [torch.float32, torch.bfloat16, torch.float64])
 def test_far_log_probabilities_stay_finite(name, kind):
@@ -171,7 +161,6 @@ def test_far_log_probabilities_stay_finite(name, kind):
                 loss, slope = loss_and_slope(name, plan(name, batch, now, sign*torch.ones(4)), now, sign*torch.ones(4))
                 assert loss.isfinite().all() and slope.isfinite().all() and loss.dtype == slope.dtype == kind
 
-
 @every
 def test_inputs_are_not_changed_and_the_global_generator_is_not_touched(name):
     batch, logp, advantage = played(2)
@@ -180,7 +169,6 @@ def test_inputs_are_not_changed_and_the_global_generator_is_not_touched(name):
     assert (all(torch.equal(a, b) for a, b in zip(kept, (logp, advantage, batch.action('old_logp'))))
             and torch.equal(state, torch.get_rng_state()))
 
-
 @every
 def test_facts_are_json_and_the_same_in_every_process(name):
     f, _ = family[name]
@@ -188,7 +176,6 @@ def test_facts_are_json_and_the_same_in_every_process(name):
     assert ' at 0x' not in told and told.startswith('agentlab.objective.') and json.dumps(told)
     again = pickle.loads(pickle.dumps(f))
     assert import_path(again) == told and hasattr(again, 'plan') == hasattr(f, 'plan')
-
 
 def test_the_draw_depends_on_seed_step_and_tokens_only():
     batch, logp, advantage = played(5, size=40)
@@ -204,7 +191,6 @@ def test_the_draw_depends_on_seed_step_and_tokens_only():
     expected = draw().sum()/eligible.sum()
     assert ((share[eligible] - expected).abs() < 5*(expected*(1-expected)/300).sqrt()).all()
 
-
 def test_spear_takes_replay_apart():
     batch, logp, advantage = played(4, size=30)
     replayed = (batch.episodes.source == state_key('replay'))[each_episode(batch)]
@@ -216,7 +202,6 @@ def test_spear_takes_replay_apart():
     again = spear_clip.plan(logp, batch, other, **numbers)['dropped'] > 0
     assert torch.equal(dropped[~replayed], again[~replayed])
 
-
 def test_units_against_a_loop():
     batch, _, _ = played(6)
     gap, counts = batch.action('old_logp') - batch.action('sampler_logp'), batch.action('weight') > 0
@@ -227,7 +212,6 @@ def test_units_against_a_loop():
                 inside = (unit(batch) == k) & counts
                 if inside.any(): want[unit(batch) == k] = (gap[inside].mean() if mean else gap[inside].sum()).exp()
             torch.testing.assert_close(importance_weights(batch, unit, mean), want)
-
 
 def test_a_trained_run_does_not_depend_on_micro_batches(tmp_path):
     "Through the trainer's own plan: which tokens are dropped, and the mean of the weights, are the minibatch's."
@@ -242,7 +226,6 @@ def test_a_trained_run_does_not_depend_on_micro_batches(tmp_path):
     plain = []
     train_small(tmp_path/'plain', recompute_old=True, minibatches=2, on_row=lambda row: plain.append(row['loss']))
     assert plain[0] != pytest.approx(first, rel=1e-3)
-
 
 # The same loss and gradient as TRL's trainers.
 try:
@@ -260,14 +243,12 @@ pairs += [(dict(loss_type='sapo'), sapo, 'row'),
 pairs += [(dict(loss_type='cispo', epsilon_high=5.), cispo, 'token'),
           (dict(loss_type='cispo', epsilon_high=1.2), partial(cispo, high=.2), 'token')]
 
-
 def equal(ours, theirs, c):
     "Loss and gradient are the same, and the comparison is not one of zeros."
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
     slope = gradient(theirs, c)
     torch.testing.assert_close(gradient(ours, c), slope, rtol=1e-10, atol=1e-12)
     assert slope.count_nonzero() > 3
-
 
 @pytest.mark.parametrize('trainer, objective, per', [pytest.param(*pair, id=str(pair[0])) for pair in pairs],
                          indirect=['trainer'])
@@ -280,10 +261,9 @@ def test_loss_and_gradient_are_trls(trainer, objective, per):
             ours, theirs = (loss_weights(batch, per)*objective(logp, batch, advantage)).sum(), trl_loss(trainer, c)
             equal(ours, theirs, c)
 
-
-@pytest.mark.parametrize('trainer',
-                         [dict(loss_type='grpo', importance_sampling_level='sequence', epsilon=.1, epsilon_high=.28)],
-                         indirect=True)
+@pytest.mark.parametrize(
+    'trainer', [dict(loss_type='grpo', importance_sampling_level='sequence', epsilon=.1, epsilon_high=.28)],
+    indirect=True)
 def test_gspo_with_token_advantages_has_trls_loss_and_its_own_gradient(trainer):
     """The value is that of the sequence ratio; the gradient is the token's own, as in the paper's GSPO-token and in
     verl."""
@@ -293,7 +273,6 @@ def test_gspo_with_token_advantages_has_trls_loss_and_its_own_gradient(trainer):
                     trl_loss(trainer, c))
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
     assert not torch.allclose(gradient(ours, c), gradient(theirs, c))
-
 
 @pytest.mark.parametrize('bounds', [(.4, .4), (.1, .3)])
 @pytest.mark.parametrize('trainer', [dict(loss_type='grpo')], indirect=True)
@@ -308,7 +287,6 @@ def test_gmpo_is_trls(trainer, bounds):
                         trl_loss(trainer, c))
         equal(ours, theirs, c)
 
-
 def trl_weights(c, mode, low, high):
     """TRL's `importance_sampling_ratio`, by the lines of its `_generate_and_score_completions` (which needs vLLM):
     the reference policy plays the sampler."""
@@ -316,10 +294,8 @@ def trl_weights(c, mode, low, high):
     w = (gap.sum(-1, keepdim=True) if 'sequence' in mode else gap).exp()
     return w.clamp(min=low, max=high) if 'truncate' in mode else w.masked_fill((w < low) | (w > high), 0.)
 
-
 rules = [('token_truncate', truncated, each_token), ('sequence_truncate', truncated, each_row),
          ('token_mask', icepop, each_token), ('sequence_mask', icepop, each_row)]
-
 
 @pytest.mark.parametrize('mode, rule, unit', rules, ids=[mode for mode, *_ in rules])
 @pytest.mark.parametrize('trainer', [dict(loss_type='dapo', epsilon_high=.28)], indirect=True)

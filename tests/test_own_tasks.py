@@ -29,7 +29,6 @@ def written(folder, *lines, name='mine.jsonl'):
     path.write_bytes(b'\n'.join(x if isinstance(x, bytes) else json.dumps(x).encode() for x in lines))
     return path
 
-
 # ---- the file
 
 GOOD = dict(prompt='x', answer='y', split='train')
@@ -87,7 +86,6 @@ def test_what_a_system_message_is():
     assert apart.guide == '' and {apart.reset(i).observation for i in range(9)} == {'a', 'Be short.\n\na'}
     assert OwnTasks([GOOD], guide='Told.').guide == 'Told.'
 
-
 # ---- the reward
 
 @pytest.mark.parametrize('returned, paid, won', [(True, 1., True), (False, 0., False), (.5, .5, False), (2, 2., True),
@@ -144,7 +142,6 @@ def test_it_keeps_the_rules_of_an_environment():
     assert other.reset(3).observation == OwnTasks(LINES).reset(3).observation
     other.close()
 
-
 # ---- experts
 
 def test_experts():
@@ -168,7 +165,6 @@ def test_the_words_of_a_tiny_policy():
     for text in (env.reset(0).observation, env.expert()): assert unknown not in policy.chat.text_ids(text)
     many = OwnTasks([dict(prompt=' '.join(f'w{i}x{j}' for j in range(3000)), split='train') for i in range(9)])
     with pytest.raises(ValueError, match='too many for a tiny policy.*smollm2'): many.vocabulary()
-
 
 # ---- tools
 
@@ -220,7 +216,6 @@ def test_tools_in_the_format_of_calls():
     found = play(policy, env, [0, 1], 2, max_tokens=8, format=Calls(style=wordwise, native=False))
     assert all(not e.error for e in found) and all(t.invalid for e in found for t in e.turns if not t.acted)
     Batch.from_episodes(found)
-
 
 # ---- the command line
 

@@ -19,7 +19,6 @@ from agentlab.view.run_report import group_html
 from test_view import ATTRIBUTES, TAGS, Reader
 from view_data import HOSTILE
 
-
 @pytest.fixture(autouse=True, scope='module')
 def one_thread(): torch.set_num_threads(1)
 
@@ -27,7 +26,7 @@ WORLDS = [name for name in envs | games if name not in ('python_tool', 'bug_repa
           or importlib.util.find_spec('pydantic_monty')]
 
 def harmless(page):
-    """Only our own tags, closed; no link, no script, no raw control character."""
+    "Only our own tags, closed; no link, no script, no raw control character."
     read = Reader(page)
     assert not read.crossed and not read.open
     assert {tag for tag, _ in read.tags} <= TAGS | {'section', 'small', 'i', 'em', 'b'}
@@ -80,13 +79,13 @@ def test_every_world_is_played_to_its_end(name, hands):
 
 @pytest.mark.parametrize('name', list(games))
 def test_a_policy_plays_every_game_as_the_rollout_does(name):
-    """Watched to the end, a game is `play`'s: ids, log-probabilities, rewards, states."""
+    "Watched to the end, a game is `play`'s: ids, log-probabilities, rewards, states."
     env = load_env(name)
     policy = speaker(env)
     table = Play(env, policy, seat=(), seed=2, max_tokens=3).to_end()
     for mine, theirs in zip(table.game.episodes(), play(policy, env, [2], max_tokens=3)):
-        assert (mine.seat, mine.outcome, mine.success, mine.truncated) == (theirs.seat, theirs.outcome, theirs.success,
-                                                                           theirs.truncated)
+        assert (mine.seat, mine.outcome, mine.success, mine.truncated) == (
+            theirs.seat, theirs.outcome, theirs.success, theirs.truncated)
         assert mine.turns == theirs.turns
 
 def test_a_wrapper_and_a_function_that_makes_environments():
@@ -105,7 +104,7 @@ class Numbers:
         return self.t, float(action == self.door), action == self.door, self.t > 5, {}
 
 def test_borrowed_and_wrapped_worlds():
-    """An adapter, every wrapper, a world that tries bugs, and one in a process of its own."""
+    "An adapter, every wrapper, a world that tries bugs, and one in a process of its own."
     worlds = [from_gymnasium(Numbers(), words=['left', 'middle', 'right']), BesideExpert(KeyDoor()), Planned(KeyDoor())]
     if importlib.util.find_spec('pydantic_monty'): worlds += [InjectBug(), BugWork()]
     for env in worlds:
@@ -128,7 +127,7 @@ def test_a_process_of_its_own_that_never_answers():
     table.game.env.close()
 
 def test_players_as_in_rollout():
-    """One policy, one script and one snapshot: the game of `play_players`."""
+    "One policy, one script and one snapshot: the game of `play_players`."
     env = TicTacToe()
     policy = speaker(env)
     players = dict(x=Snapshot(policy, name='old'), o=random_player)
@@ -143,7 +142,7 @@ def test_players_as_in_rollout():
 @pytest.mark.parametrize('name', [n for n in games])
 @pytest.mark.parametrize('place', [0, 1])
 def test_a_seat_sees_its_own_side(name, place):
-    """Neither the picture nor the controls hold what another seat read or said, unless ours read the same."""
+    "Neither the picture nor the controls hold what another seat read or said, unless ours read the same."
     env = load_env(name)
     seat = env.seats[place]
     table = finished(Play(env, {s: random_player for s in env.seats if s != seat}, seat=seat, seed=3), Random(place))
@@ -309,7 +308,7 @@ def test_probabilities_are_the_samplers(name):
         assert compared
 
 def test_probabilities_agree_with_the_game_tree():
-    """`agentlab.selfplay.exploitability` computes the same numbers for a whole game."""
+    "`agentlab.selfplay.exploitability` computes the same numbers for a whole game."
     env = Kuhn()
     policy = speaker(env)
     tree = game_tree(env)
@@ -334,8 +333,8 @@ def test_empirical_frequency():
 def test_what_cannot_be_said():
     env = TicTacToe()
     policy = speaker(env)
-    found = {c.text: c for c in chances(policy, policy.chat.first('x'), ['1', ' 1', 'banana', '1 '*30, ''],
-                                        max_tokens=4)}
+    found = {c.text: c for c in chances(
+        policy, policy.chat.first('x'), ['1', ' 1', 'banana', '1 '*30, ''], max_tokens=4)}
     assert found['1'].p > 0 and found[''].p > 0 and [found[t].p for t in (' 1', 'banana')] == [0, 0]
     assert 'same tokens' in found[' 1'].note and 'spell' in found['banana'].note and 'may say 4' in found['1 '*30].note
     assert 'no room' in chances(policy, [1]*policy.max_context, ['1'])[0].note

@@ -39,7 +39,6 @@ def walk(game, seed, task=None, turns=50):
     while not steps[-1].done and len(steps) < turns: steps.append(game.step(generator.choice(steps[-1].info['legal'])))
     return steps
 
-
 # the games
 
 @few
@@ -112,8 +111,8 @@ def test_nobody_sees_hidden_cards(make, seed):
         same = [deal for deal in game.deals() if all(deal['cards'][i] == task['cards'][i] for i in shown)]
         twin = walk(other, seed, generator.choice(same), turn + 1)[turn]
         # the same random moves lead to the same place
-        assert (twin.observation, twin.info['state'], twin.info['legal']) == (step.observation, step.info['state'],
-                                                                              step.info['legal'])
+        assert (twin.observation, twin.info['state'], twin.info['legal']) == (
+            step.observation, step.info['state'], step.info['legal'])
         assert make is Leduc or other.expert(generator=Random(seed)) == equilibrium_move(step.info['state'], seed)
 
 def equilibrium_move(state, seed):
@@ -155,13 +154,12 @@ def test_protocol(make):
             assert set(step.observation.split()) | {w for text in step.info['legal'] for w in text.split()} <= words
 
 @pytest.mark.parametrize('make', [Kuhn, Leduc])
-@pytest.mark.parametrize('task', [3, 'KQ', {}, dict(cards=None), dict(cards=[]), dict(cards=['K']),
-                                  dict(cards=['K', 'K', 'K']), dict(cards=[None, 1, 2]), dict(cards=['k', 'q', 'j']),
-                                  dict(cards=[['K'], 'Q', 'J'])])
+@pytest.mark.parametrize('task', [
+    3, 'KQ', {}, dict(cards=None), dict(cards=[]), dict(cards=['K']), dict(cards=['K', 'K', 'K']),
+    dict(cards=[None, 1, 2]), dict(cards=['k', 'q', 'j']), dict(cards=[['K'], 'Q', 'J'])])
 def test_bad_tasks(make, task):
     "A task that is no deal is refused with a remedy."
     with pytest.raises(ValueError, match='a task of'): make().reset(0, task)
-
 
 # exact exploitability
 
@@ -325,7 +323,6 @@ def test_the_solution_is_kept():
     assert solution(30) is found and len(found) == len(tree.situations)
     assert nash_conv(tree, strategy_of(tree, lambda s: found[canonical(s.state)])) < .7
     assert Leduc(iterations=30).reset(0).info['legal'] and set(ranks) == {'J', 'Q', 'K'}
-
 
 # policies
 

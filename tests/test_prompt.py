@@ -22,14 +22,12 @@ instructions = st.builds(lambda slots, facts, text: Instruction(slots | dict(fac
     st.deferred(lambda: st.fixed_dictionaries({name: st.sampled_from(values) for name, values in grammar.items()})),
     st.lists(st.tuples(*[st.text(min_size=1).filter(str.strip)]*2), max_size=3), st.none() | st.text())
 
-
 @pytest.fixture(scope='module')
 def policy():
     env = Instructed(CueDoor())
     tokenizer = word_tokenizer(env.vocabulary())
     return warm_views(Policy(tiny_model(len(tokenizer), 128, hidden=16, layers=1), tokenizer),
                       Instructed(CueDoor(split='demo'), any_view), steps=25, episodes=16, pool=64)
-
 
 @given(instructions)
 @settings(max_examples=60, deadline=None)
@@ -39,7 +37,6 @@ def test_an_instruction_survives_json(instruction):
     shown = Turns('now', (('a', 'b'),)*3, ('x',), 'goal')
     assert 'now' in render(instruction, shown) and 'now' in render_english(instruction, shown)
     assert render(instruction, shown).count('Before: a > b') >= instruction.slots['history']
-
 
 def test_a_view_decides_what_the_policy_can_read(policy):
     "Logits of the third turn are equal for all cues without a history, and are not with one."
@@ -59,7 +56,6 @@ def test_a_view_decides_what_the_policy_can_read(policy):
     one, two = last_contexts(2)
     assert one != two
 
-
 @pytest.mark.parametrize('env', [CueDoor(), KeyDoor()])
 def test_log_probabilities_are_the_samplers(policy, env):
     "Ids go in as they were sampled; the trainer's log-probabilities are the sampler's."
@@ -77,7 +73,6 @@ def test_log_probabilities_are_the_samplers(policy, env):
         for number, turn in enumerate(e.turns):
             assert turn.window == number and turn.context_ids == policy.chat.first(turn.observation)
 
-
 def test_a_group_shares_instruction_and_question(policy):
     episodes = play_instructed(policy, Instructed(CueDoor()), [5, 6], 4,
                                instructions=[Instruction(), Instruction(dict(history=2)).json()], max_tokens=4)
@@ -90,17 +85,16 @@ def test_a_group_shares_instruction_and_question(policy):
     with pytest.raises(ValueError, match='2 instructions for 3 seeds'):
         play_instructed(policy, Instructed(CueDoor()), [0, 1, 2], instructions=[Instruction()]*2)
 
-
 def test_a_batch_tells_what_episodes_tell(policy):
     "Plays decoded from tables are those of the episodes, up to the spaces that a tokenizer sets."
-    episodes = play_instructed(policy, Instructed(CueDoor()), range(6), 2,
-                               instructions=[Instruction(dict(history=i % 3, legal=i > 2)) for i in range(6)],
-                               max_tokens=4)
-    squeeze = lambda play: (play.instruction, [tuple(''.join(x.split()) if isinstance(x, str) else x for x in turn)
-                                               for turn in play.turns], play.success, play.truncated, play.group)
+    episodes = play_instructed(
+        policy, Instructed(CueDoor()), range(6), 2,
+        instructions=[Instruction(dict(history=i % 3, legal=i > 2)) for i in range(6)], max_tokens=4)
+    squeeze = lambda play: (
+        play.instruction, [tuple(''.join(x.split()) if isinstance(x, str) else x for x in turn) for turn in play.turns],
+        play.success, play.truncated, play.group)
     assert [squeeze(p) for p in batch_plays(Batch.from_episodes(episodes),
                                             policy)] == [squeeze(p) for p in plays_of(episodes)]
-
 
 @given(st.lists(st.lists(st.sampled_from([0., .5, 1.]), min_size=3, max_size=3), min_size=1, max_size=6))
 @settings(max_examples=100, deadline=None)
@@ -111,7 +105,6 @@ def test_survivors_cover_every_front(rows):
     chances = pareto_chances(scores)
     assert chances.sum().item() == pytest.approx(1) and set(chances.nonzero()[:, 0].tolist()) == set(kept)
 
-
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=5), st.lists(st.floats(0, 1), min_size=1, max_size=4),
        st.integers(0, 4))
 @settings(max_examples=100, deadline=None)
@@ -120,7 +113,6 @@ def test_rules_of_admission(scores, weights, room):
     chosen = lenient(scores, weights, room)
     assert len(chosen) == min(room, len(scores)) and all(w >= weights.min() for _, w in chosen)
     assert all(scores[i] >= weights.max() for i, _ in strict(scores, weights, room))
-
 
 def test_a_population_goes_on_where_it_was():
     population, rng = Population([Instruction()]), torch.Generator().manual_seed(0)
@@ -135,7 +127,6 @@ def test_a_population_goes_on_where_it_was():
     assert again.json() == population.json() and again.alive == population.alive and again.best == population.best
     assert all(m.gone < 0 or m.groups >= population.patience for m in population.members)
 
-
 def test_mining_counts_groups_not_copies():
     "One task played a hundred times is one piece of evidence."
     from agentlab.prompt.propose import Play
@@ -146,7 +137,6 @@ def test_mining_counts_groups_not_copies():
     spread = [play(g, 'red', door, door == 'd1') for g in range(5) for door in ('d1', 'd2')*2]
     assert {(f.after, f.do, f.won, f.lost,
              f.otherwise) for f in mine(spread)} == {('red', 'd1', 10, 0, 0.), ('pick', 'd1', 10, 0, 0.)}
-
 
 class Handler(BaseHTTPRequestHandler):
     answer = (200, '', 0)
@@ -160,7 +150,6 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(text.encode())
         except OSError: pass
-
 
 @pytest.mark.parametrize('answer, reason', [((500, 'sk-secret', 0), 'answered 500'),
     ((200, 'no JSON', 0), 'chat completion'), ((200, '', 1.5), 'within'),
@@ -181,7 +170,6 @@ def test_the_reflector_falls_back_to_the_grammar(answer, reason, monkeypatch, ca
     assert (len(reasons) == 1 and reason in reasons[0]
             and 'sk-secret' not in reasons[0] + repr(model) + ''.join(capsys.readouterr()))
 
-
 def test_the_key_is_not_in_a_recipe():
     "A recipe writes its functions into run.json."
     from functools import partial
@@ -193,14 +181,12 @@ def test_the_key_is_not_in_a_recipe():
     finally: del os.environ['AGENTLAB_TEST_KEY']
     assert 'sk-secret' not in text and 'Endpoint' in text
 
-
 def test_gepa_finds_what_scores(monkeypatch):
     pytest.importorskip('gepa', reason='the gepa package is not installed')
     from agentlab.prompt.propose import with_gepa
     score = lambda instruction, tasks: [float(instruction.slots['legal'])*t for t in tasks]
     found = with_gepa(score, [1., 1., 1., 1.], calls=120)([Instruction()], [], random.Random(0))
     assert found[0].slots['legal']
-
 
 def test_instructions_evolve_in_the_trainer_and_a_killed_run_goes_on(tmp_path):
     """Plan, play, credit, renew and test through the real trainer; stopped after three updates it gives the same
@@ -227,7 +213,6 @@ def test_instructions_evolve_in_the_trainer_and_a_killed_run_goes_on(tmp_path):
     assert (whole.info['facts']['recipe']['memory'].startswith('agentlab.prompt.inspo:Inspo(')
             and 'object at' not in str(whole.info))
 
-
 def test_held_out_tasks_are_played_under_the_instruction_that_is_asked_for(policy):
     "A task of `Instructed.tasks` has an instruction of its own, which gives way; the inner task stays."
     from agentlab.train import evaluate
@@ -238,14 +223,12 @@ def test_held_out_tasks_are_played_under_the_instruction_that_is_asked_for(polic
     assert views[:6] == views[6:] and all('Goal:' in seen for view in views for seen in view)
     assert 0 <= evaluate(policy, env, 6, rollout=play_instructed, instructions=asked, max_tokens=4) <= 1
 
-
 def test_a_test_in_which_every_episode_breaks_is_no_success_rate(policy):
     from agentlab.train import evaluate
     class Broken(CueDoor):
         def turn(self, action): raise ConnectionError('the door is gone')
     with pytest.raises(RuntimeError, match='all 4 held-out episodes .*the door is gone'):
         evaluate(policy, Broken(), 4, max_tokens=4)
-
 
 @pytest.mark.parametrize('world', [KeyDoor, HopSearch])
 def test_instructions_evolve_in_other_worlds(world, tmp_path):
@@ -258,10 +241,10 @@ def test_instructions_evolve_in_other_worlds(world, tmp_path):
     policy = warm_views(Policy(tiny_model(len(tokenizer), 512, hidden=16, layers=1), tokenizer), drawn, steps=6,
                         episodes=8, pool=16)
     start = (Instruction(), Instruction(dict(history=2, goal=True)))
-    recipe = recipes.grpo(name='inspo', steps=2, groups=3, group_size=2, minibatches=1, max_turns=4, max_tokens=6,
-                          test_tasks=3, rollout=play_instructed, test_rollout=play_instructed,
-                          memory=partial(Inspo, env=env, start=start, groups=3, every=1, recent=1, checks=2,
-                                         max_tokens=6, max_turns=4))
+    recipe = recipes.grpo(
+        name='inspo', steps=2, groups=3, group_size=2, minibatches=1, max_turns=4, max_tokens=6, test_tasks=3,
+        rollout=play_instructed, test_rollout=play_instructed,
+        memory=partial(Inspo, env=env, start=start, groups=3, every=1, recent=1, checks=2, max_tokens=6, max_turns=4))
     run = train(policy, env, recipe, tmp_path/'run', progress=False)
     for row in run.rows():
         assert (row['errors'] == 0 and row['episodes'] == 6 and row['instructions'] >= 2 and row['checked'] > 0

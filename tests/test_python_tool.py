@@ -46,75 +46,70 @@ def secret(tmp_path, monkeypatch):
     monkeypatch.setenv('AGENTLAB_SECRET', SECRET)
     return tmp_path/'secret'
 
-READS = ['open({0!r}).read()', 'import os\nos.open({0!r}, 0)', 'from pathlib import Path\nPath({0!r}).read_text()',
-         'import os\nos.listdir({1!r})', 'from pathlib import Path\nlist(Path({1!r}).iterdir())',
-         'import io\nio.open({0!r}).read()', "with open({0!r}) as f: print(f.read())",
-         "[line for line in open({0!r})]", "exec('open({0!r}).read()')", "eval('open({0!r}).read()')",
-         'from pathlib import Path\nPath({0!r}).exists() and 1/0',
-         'import json\njson.load(open({0!r}))', 'import os\nos.environ', "import os\nos.getenv('AGENTLAB_SECRET') + ''",
-         'open("../../../../../..{0}").read()', 'open("/proc/self/environ").read()', 'open({0!r}, "w").write("x")',
-         "open(0).read()"]
+READS = [
+    'open({0!r}).read()', 'import os\nos.open({0!r}, 0)', 'from pathlib import Path\nPath({0!r}).read_text()',
+    'import os\nos.listdir({1!r})', 'from pathlib import Path\nlist(Path({1!r}).iterdir())',
+    'import io\nio.open({0!r}).read()', "with open({0!r}) as f: print(f.read())", "[line for line in open({0!r})]",
+    "exec('open({0!r}).read()')", "eval('open({0!r}).read()')",
+    'from pathlib import Path\nPath({0!r}).exists() and 1/0', 'import json\njson.load(open({0!r}))',
+    'import os\nos.environ', "import os\nos.getenv('AGENTLAB_SECRET') + ''", 'open("../../../../../..{0}").read()',
+    'open("/proc/self/environ").read()', 'open({0!r}, "w").write("x")', "open(0).read()"]
 
 @pytest.mark.parametrize('code', READS)
 def test_no_file_and_no_environment_is_read_or_written(code, secret):
     refused(code.format(str(secret), str(secret.parent)))
     assert secret.read_text() == SECRET and SECRET not in str(monty(code.format(str(secret), str(secret.parent))))
 
-@pytest.mark.parametrize('code', ['import socket', 'import urllib.request', 'import http.client', 'import ssl',
-                                  'import ftplib', 'import requests', 'import asyncio\nawait '
-                                  'asyncio.open_connection("localhost", 80)', 'open("http://localhost")'])
+@pytest.mark.parametrize('code', [
+    'import socket', 'import urllib.request', 'import http.client', 'import ssl', 'import ftplib', 'import requests',
+    'import asyncio\nawait asyncio.open_connection("localhost", 80)', 'open("http://localhost")'])
 def test_no_network(code): refused(code)
 
-@pytest.mark.parametrize('code',
-                         ['import os\nos.fork()', 'import os\nwhile True: os.fork()', 'import os\nos.system("id")',
-                          'import os\nos.popen("id")', 'import os\nos.execv("/bin/sh", ["sh"])',
-                          'import subprocess\nsubprocess.run("id")', 'import multiprocessing',
-                          'import threading', 'import ctypes', 'import _posixsubprocess', 'import signal',
-                          'import os\nos.kill(1, 9)', 'import os\nos.kill(os.getppid(), 9)',
-                          'import concurrent.futures', 'import sys\nsys.modules["os"].system("id")', 'import pty',
-                          'import importlib'])
+@pytest.mark.parametrize('code', [
+    'import os\nos.fork()', 'import os\nwhile True: os.fork()', 'import os\nos.system("id")',
+    'import os\nos.popen("id")', 'import os\nos.execv("/bin/sh", ["sh"])', 'import subprocess\nsubprocess.run("id")',
+    'import multiprocessing', 'import threading', 'import ctypes', 'import _posixsubprocess', 'import signal',
+    'import os\nos.kill(1, 9)', 'import os\nos.kill(os.getppid(), 9)', 'import concurrent.futures',
+    'import sys\nsys.modules["os"].system("id")', 'import pty', 'import importlib'])
 def test_no_process_and_no_foreign_code(code): refused(code)
 
-@pytest.mark.parametrize('code',
-                         ['().__class__.__base__.__subclasses__()', "__import__('os')", '(lambda: 0).__globals__',
-                          "getattr(print, '__self__')", 'def f(): pass\nf.__code__', '[].__reduce_ex__(2)',
-                          '"{0.__class__}".format(1).x', 'try: 1/0\nexcept Exception as e: e.__traceback__.tb_frame',
-                          'globals()["__builtins__"]["open"]("/etc/passwd")', 'breakpoint()', 'input()', 'exit()',
-                          'raise SystemExit', 'raise KeyboardInterrupt', 'raise BaseException("x")',
-                          'import sys\nsys.exit(0)', 'compile("1", "", "eval")', 'import pickle', 'import gc',
-                          'import inspect'])
+@pytest.mark.parametrize('code', [
+    '().__class__.__base__.__subclasses__()', "__import__('os')", '(lambda: 0).__globals__',
+    "getattr(print, '__self__')", 'def f(): pass\nf.__code__', '[].__reduce_ex__(2)', '"{0.__class__}".format(1).x',
+    'try: 1/0\nexcept Exception as e: e.__traceback__.tb_frame', 'globals()["__builtins__"]["open"]("/etc/passwd")',
+    'breakpoint()', 'input()', 'exit()', 'raise SystemExit', 'raise KeyboardInterrupt', 'raise BaseException("x")',
+    'import sys\nsys.exit(0)', 'compile("1", "", "eval")', 'import pickle', 'import gc', 'import inspect'])
 def test_no_way_up_through_objects_and_no_way_out_by_leaving(code): refused(code)
 
-@pytest.mark.parametrize('code', ['while True: pass', 'sum(range(10**12))', 'max(range(10**12))', 'while True:\n  '
-                                  'try:\n    while True: pass\n  except BaseException: pass', 'while True:\n  try: '
-                                  '1/0\n  finally: continue', 'import math\nlen(str(math.factorial(10**6)))',
-                                  'import math\nmath.gcd(3**400000, 7**400000)', 'pow(3, 10**100000, 10**100000 + 1)',
-                                  "import re\nre.match('(a|a)+$', 'a'*30 + 'b') or 1/0", 'sorted(range(10**9))',
-                                  'x = 1\nwhile x: x = -x', 'any(x < 0 for x in range(10**15))',
-                                  'import time\nwhile True: time.sleep(10**6)',
-                                  'import asyncio\nasync def f():\n    while True: await asyncio.sleep(1)\nawait f()',
-                                  'def f(n): return f(n - 1) + f(n - 1) if n else 1\nf(60)', "x = 3**3000000\nwhile "
-                                  "True: x = x * x % 7**10**6", "'ab'.replace('', 'x' * 10**6) and [0]*10**9"])
+@pytest.mark.parametrize('code', [
+    'while True: pass', 'sum(range(10**12))', 'max(range(10**12))',
+    'while True:\n  try:\n    while True: pass\n  except BaseException: pass',
+    'while True:\n  try: 1/0\n  finally: continue', 'import math\nlen(str(math.factorial(10**6)))',
+    'import math\nmath.gcd(3**400000, 7**400000)', 'pow(3, 10**100000, 10**100000 + 1)',
+    "import re\nre.match('(a|a)+$', 'a'*30 + 'b') or 1/0", 'sorted(range(10**9))', 'x = 1\nwhile x: x = -x',
+    'any(x < 0 for x in range(10**15))', 'import time\nwhile True: time.sleep(10**6)',
+    'import asyncio\nasync def f():\n    while True: await asyncio.sleep(1)\nawait f()',
+    'def f(n): return f(n - 1) + f(n - 1) if n else 1\nf(60)', "x = 3**3000000\nwhile True: x = x * x % 7**10**6",
+    "'ab'.replace('', 'x' * 10**6) and [0]*10**9"])
 def test_endless_loops_end(code): refused(code)
 
-@pytest.mark.parametrize('code',
-                         ["'a' * 10**10", '[0] * 10**10', '10**10**8', '10**10**8 % 7', '2**(2**40)', '1 << 10**12',
-                          'bytes(10**10)', 'a = [0]\nwhile True: a += a', "a = 'x'\nwhile True: a += a",
-                          'a = []\nwhile True: a.append(a * 2)', 'list(range(10**9))', "'%1000000000d' % 1",
-                          "f'{1:1000000000}'", "'1'.zfill(10**10)", "'x'.center(10**10)",
-                          "','.join(['x'*1000]*10**7)", "('ab'*10**6).replace('a', 'b'*10**4)",
-                          'import itertools\nlist(itertools.permutations(range(12)))', '{i: str(i) for i in '
-                          'range(10**8)}', 'a = ()\nfor i in range(10**7): a = (a,)', 'list(range(10**7))',
-                          'x = 7\nwhile True: x = x * x', "'a'.encode() * 10**10", 'set(range(10**9))',
-                          "'x'.ljust(2**62)", "[[0]*10**5 for i in range(10**5)]", "import re\nre.sub('', 'x'*10**4, "
-                          "'y'*10**6)", "import json\njson.dumps('\\x00'*10**8)", "'{:>1000000000}'.format(1)"])
+@pytest.mark.parametrize('code', [
+    "'a' * 10**10", '[0] * 10**10', '10**10**8', '10**10**8 % 7', '2**(2**40)', '1 << 10**12', 'bytes(10**10)',
+    'a = [0]\nwhile True: a += a', "a = 'x'\nwhile True: a += a", 'a = []\nwhile True: a.append(a * 2)',
+    'list(range(10**9))', "'%1000000000d' % 1", "f'{1:1000000000}'", "'1'.zfill(10**10)", "'x'.center(10**10)",
+    "','.join(['x'*1000]*10**7)", "('ab'*10**6).replace('a', 'b'*10**4)",
+    'import itertools\nlist(itertools.permutations(range(12)))', '{i: str(i) for i in range(10**8)}',
+    'a = ()\nfor i in range(10**7): a = (a,)', 'list(range(10**7))', 'x = 7\nwhile True: x = x * x',
+    "'a'.encode() * 10**10", 'set(range(10**9))', "'x'.ljust(2**62)", "[[0]*10**5 for i in range(10**5)]",
+    "import re\nre.sub('', 'x'*10**4, 'y'*10**6)", "import json\njson.dumps('\\x00'*10**8)",
+    "'{:>1000000000}'.format(1)"])
 def test_memory_bombs_are_refused(code):
     assert re.match('MemoryError|TimeoutError|OverflowError|ValueError', refused(code)), code
 
 @linux
-@pytest.mark.parametrize('code', ['a = [0]\nwhile True: a += a', 'x = 7\nwhile True: x = x * x', "'a' * 10**10",
-                                  'list(range(10**6))', '{i: str(i) for i in range(10**8)}', '(' * 10**5,
-                                  "f'{1:1000000000}'"])
+@pytest.mark.parametrize('code', [
+    'a = [0]\nwhile True: a += a', 'x = 7\nwhile True: x = x * x', "'a' * 10**10", 'list(range(10**6))',
+    '{i: str(i) for i in range(10**8)}', '(' * 10**5, "f'{1:1000000000}'"])
 def test_the_worker_never_takes_much_more_than_its_limit(code):
     fresh = MontySandbox(seconds=SECONDS, megabytes=MEGABYTES)
     with fresh.session(fresh.workers()) as session:
@@ -140,19 +135,19 @@ def test_our_own_process_stays_small():
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             - before < 200 * (1024 if sys.platform == 'linux' else 1024**2))
 
-@pytest.mark.parametrize('code', ['def f(n): return f(n + 1)\nf(0)', 'f = lambda: f()\nf()', 'class A:\n    '
-                                  'def __repr__(self): return repr(self) + "x"\nprint(A())', 'a = []\nb = []\nfor i in '
-                                  'range(10**5):\n    a, b = [a], [b]\na == b', 'def f(): g()\ndef g(): f()\nf()'])
+@pytest.mark.parametrize('code', [
+    'def f(n): return f(n + 1)\nf(0)', 'f = lambda: f()\nf()',
+    'class A:\n    def __repr__(self): return repr(self) + "x"\nprint(A())',
+    'a = []\nb = []\nfor i in range(10**5):\n    a, b = [a], [b]\na == b', 'def f(): g()\ndef g(): f()\nf()'])
 def test_deep_recursion(code): refused(code)
 
-@pytest.mark.parametrize('code', ['(' * 10**5, '(' * 10**5 + '1' + ')' * 10**5, '[' * 10**5, '{' * 10**5,
-                                  '-' * 10**5 + '1', 'not ' * 10**5 + '1', '~' * 10**5 + '1', 'a' + '.b' * 10**5,
-                                  '1' + '+1' * 10**5, 'lambda: ' * 10**5 + '1', '1 if 1 else ' * 10**5 + '1',
-                                  '1' + '**1' * 10**5, 'f' + '()' * 10**5,
-                                  'a' + '[0]' * 10**5, 'f"{' * 200 + '1' + '}"' * 200, '9' * 5000, '1' + '<2' * 10**5,
-                                  'await ' * 10**5 + 'x', '\n'.join(' ' * i + 'if 1:' for i in range(3000)) + '\n'
-                                  + ' ' * 3000 + '1/0', '@x\n' * 10**5 + 'def f(): pass', 'x = ' * 10**5 + '1/0',
-                                  '(yield ' * 10**4, 'try:\n' * 3, 'print(' * 10**5, '"' * 10**5 + "'"])
+@pytest.mark.parametrize('code', [
+    '(' * 10**5, '(' * 10**5 + '1' + ')' * 10**5, '[' * 10**5, '{' * 10**5, '-' * 10**5 + '1', 'not ' * 10**5 + '1',
+    '~' * 10**5 + '1', 'a' + '.b' * 10**5, '1' + '+1' * 10**5, 'lambda: ' * 10**5 + '1', '1 if 1 else ' * 10**5 + '1',
+    '1' + '**1' * 10**5, 'f' + '()' * 10**5, 'a' + '[0]' * 10**5, 'f"{' * 200 + '1' + '}"' * 200, '9' * 5000,
+    '1' + '<2' * 10**5, 'await ' * 10**5 + 'x',
+    '\n'.join(' ' * i + 'if 1:' for i in range(3000)) + '\n' + ' ' * 3000 + '1/0', '@x\n' * 10**5 + 'def f(): pass',
+    'x = ' * 10**5 + '1/0', '(yield ' * 10**4, 'try:\n' * 3, 'print(' * 10**5, '"' * 10**5 + "'"])
 def test_the_parser_is_no_way_in(code): refused(code, within=8)
 
 def test_deep_values_come_back_as_text_or_as_an_error():
@@ -188,12 +183,10 @@ def test_what_cannot_be_seen_is_written_as_an_escape(trick):
     # the raw characters in the source
     assert isinstance(roomy(f'print("{trick}")'), Result) and isinstance(roomy(trick), Result)
 
-@pytest.mark.parametrize('code',
-                         ['ｏｐｅｎ("/etc/passwd").read()', '𝐨𝐩𝐞𝐧("/etc/passwd").read()', 'ｉｍｐｏｒｔ socket',
-                          'import ｓocket',
-                          '__ｉmport__("os")', 'import os\nos.ſystem("id")', '#\u2028open("/etc/passwd").read()\n1/0',
-                          '# coding: utf-7\n+AG8-pen("/etc/passwd")', 'x = 1\x0copen("/etc/passwd")', 'ореn("x")',
-                          '\ufeffopen("/etc/passwd").read()', '"\ud800"'])
+@pytest.mark.parametrize('code', [
+    'ｏｐｅｎ("/etc/passwd").read()', '𝐨𝐩𝐞𝐧("/etc/passwd").read()', 'ｉｍｐｏｒｔ socket', 'import ｓocket', '__ｉmport__("os")',
+    'import os\nos.ſystem("id")', '#\u2028open("/etc/passwd").read()\n1/0', '# coding: utf-7\n+AG8-pen("/etc/passwd")',
+    'x = 1\x0copen("/etc/passwd")', 'ореn("x")', '\ufeffopen("/etc/passwd").read()', '"\ud800"'])
 def test_unicode_spellings_open_no_door(code): refused(code)
 
 @given(st.text(max_size=300), st.integers(1, 50))
@@ -202,11 +195,11 @@ def test_readable_is_bounded_and_visible(text, limit):
     assert len(shown) <= limit + 40 and all(c.isprintable() or c == '\n' for c in shown)
     if len(text) <= limit and text.isprintable(): assert shown == text
 
-pieces = st.sampled_from(['x', 'a', '1', '9' * 30, '(', ')', '[', ']', '{', '}', ':', ',', '.', '=', '+', '-', '*',
-                          '**', '<<', '%', '\n', '\n ', '\n    ', ' ', 'def f(x):', 'class A:', 'lambda x:', 'for x in',
-                          'while', 'if', 'else', 'not', 'in', 'range', 'print', 'sum', 'str', 'open', 'import os',
-                          'try:', 'except:', 'f"{', '}"', '"', "'", '\\', '\0', 'é', '\ud800', 'await', 'yield',
-                          'return', 'match x:', '@', 'del', 'global x', 'raise', ';', '#'])
+pieces = st.sampled_from([
+    'x', 'a', '1', '9' * 30, '(', ')', '[', ']', '{', '}', ':', ',', '.', '=', '+', '-', '*', '**', '<<', '%', '\n',
+    '\n ', '\n    ', ' ', 'def f(x):', 'class A:', 'lambda x:', 'for x in', 'while', 'if', 'else', 'not', 'in', 'range',
+    'print', 'sum', 'str', 'open', 'import os', 'try:', 'except:', 'f"{', '}"', '"', "'", '\\', '\0', 'é', '\ud800',
+    'await', 'yield', 'return', 'match x:', '@', 'del', 'global x', 'raise', ';', '#'])
 
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(st.lists(pieces, max_size=30).map(' '.join), st.lists(pieces, max_size=30).map(''.join),
@@ -218,14 +211,14 @@ def test_any_text_is_a_program_that_ends_in_a_result(code):
     assert len(result.text) < 600 and len(result.error) < 600 and '\x1b' not in result.text + result.error
 
 DOUBLED = 'a = []\n' + 'a = [a, a]\n'*40
-UNFOLDING = dict(value=DOUBLED + 'a', printed=DOUBLED + 'print(a)', text=DOUBLED + 'str(a)', formatted=DOUBLED
-                 + 'f"{a}"', set_of=DOUBLED.replace('[', '(').replace(']', ',)').replace('(,)', '()') + '{a}',
-                 keys='a = 1\n' + 'a = {1: a, 2: a}\n'*40 + 'a', strings="a = 'x'*1000000\n[a]*1000",
-                 more="a = 'x'*1000000\n[a]*4000", named=DOUBLED + 'print = repr = str\na',
-                 ours=DOUBLED + '__print__ = __repr__ = lambda *given, **more: a\na',
-                 value_of=DOUBLED + '__value__ = a\n__value__',
-                 newer=DOUBLED + 'try: 1/0\nexcept ValueError, ZeroDivisionError: pass\nstr(a)',
-                 executed=f'exec({DOUBLED + "str(a)"!r})')
+UNFOLDING = dict(
+    value=DOUBLED + 'a', printed=DOUBLED + 'print(a)', text=DOUBLED + 'str(a)', formatted=DOUBLED + 'f"{a}"',
+    set_of=DOUBLED.replace('[', '(').replace(']', ',)').replace('(,)', '()') + '{a}',
+    keys='a = 1\n' + 'a = {1: a, 2: a}\n'*40 + 'a', strings="a = 'x'*1000000\n[a]*1000",
+    more="a = 'x'*1000000\n[a]*4000", named=DOUBLED + 'print = repr = str\na',
+    ours=DOUBLED + '__print__ = __repr__ = lambda *given, **more: a\na', value_of=DOUBLED + '__value__ = a\n__value__',
+    newer=DOUBLED + 'try: 1/0\nexcept ValueError, ZeroDivisionError: pass\nstr(a)',
+    executed=f'exec({DOUBLED + "str(a)"!r})')
 
 @linux
 @pytest.mark.parametrize('what', UNFOLDING)
@@ -240,9 +233,9 @@ def test_what_unfolds_does_so_where_the_limits_hold(what):
     assert not result.text or what == 'ours'
     assert what == 'ours' or result.error.partition(':')[0] in ('TimeoutError', 'MemoryError'), result
 
-@pytest.mark.parametrize('code', ['return a', 'if 1: return a\n5', 'for x in [1]:\n  try: return a\n  finally: pass',
-                                  'with open("x"): return a', 'class A: return a', 'match 1:\n  case 1: return a',
-                                  'while 1: return a'])
+@pytest.mark.parametrize('code', [
+    'return a', 'if 1: return a\n5', 'for x in [1]:\n  try: return a\n  finally: pass', 'with open("x"): return a',
+    'class A: return a', 'match 1:\n  case 1: return a', 'while 1: return a'])
 def test_a_program_returns_nothing_to_us(code):
     "Monty takes a `return` outside of functions, and its value would unfold here."
     assert monty(DOUBLED + code).error == "SyntaxError: 'return' outside function"
@@ -342,9 +335,9 @@ def test_without_its_binary_it_refuses_and_runs_nothing(monkeypatch):
     monkeypatch.setenv('MONTY_BIN', '/nowhere/monty')
     with pytest.raises(Refused, match='do not start'): MontySandbox()('1')
 
-@pytest.mark.parametrize('wrong', [dict(seconds=0), dict(seconds=float('inf')), dict(seconds='1'), dict(seconds=True),
-                                   dict(megabytes=0), dict(megabytes=1.5), dict(depth=5), dict(depth=10**5),
-                                   dict(output=0)])
+@pytest.mark.parametrize('wrong', [
+    dict(seconds=0), dict(seconds=float('inf')), dict(seconds='1'), dict(seconds=True), dict(megabytes=0),
+    dict(megabytes=1.5), dict(depth=5), dict(depth=10**5), dict(output=0)])
 def test_limits_that_limit_nothing_are_refused(wrong):
     for make in (MontySandbox, Bubblewrap, lambda **limits: run_python('1', **limits)):
         with pytest.raises(ValueError, match=list(wrong)[0]): make(**wrong)
@@ -450,20 +443,17 @@ def test_wrapped_code_sees_no_file_and_no_environment(code, secret):
             and SECRET not in str(wrapped('import os\nos.environ')))
 
 @needs_bwrap
-@pytest.mark.parametrize('code',
-                         ['import os\nos.fork()', 'import os\nos.posix_spawn("/usr/bin/id", ["id"], {})',
-                          'import subprocess\nsubprocess.run("/usr/bin/id")', 'import os\nwhile True: os.fork()',
-                          'import threading\nthreading.Thread(target=print).start()', 'import socket\nsocket.socket()',
-                          'import socket\nsocket.create_connection(("127.0.0.1", 1))',
-                          'import socket\nsocket.socketpair()', 'import os\nos.kill(-1, 9)', 'open("/usr/x", "w")',
-                          'open("/x", "w")', 'import os\nos.mkdir("/tmp")', 'import os\nos.unshare(0x10000000)'
-                          if hasattr(os, 'unshare') else 'import os\nos.chroot("/usr")',
-                          'import ctypes\nif ctypes.CDLL(None).unshare(0x10000000): 1/0',
-                          'import ctypes\nif ctypes.CDLL(None).ptrace(0, 0, 0, 0): 1/0',
-                          'import os\nos.setuid(0)', '"a" * 10**10', 'a = [0]\nwhile True: a += a',
-                          'def f(n): return f(n + 1)\nf(0)', '(' * 10**5, 'import ctypes\nctypes.string_at(0)',
-                          'import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))',
-                          'import os\nos._exit(3)'])
+@pytest.mark.parametrize('code', [
+    'import os\nos.fork()', 'import os\nos.posix_spawn("/usr/bin/id", ["id"], {})',
+    'import subprocess\nsubprocess.run("/usr/bin/id")', 'import os\nwhile True: os.fork()',
+    'import threading\nthreading.Thread(target=print).start()', 'import socket\nsocket.socket()',
+    'import socket\nsocket.create_connection(("127.0.0.1", 1))', 'import socket\nsocket.socketpair()',
+    'import os\nos.kill(-1, 9)', 'open("/usr/x", "w")', 'open("/x", "w")', 'import os\nos.mkdir("/tmp")',
+    'import os\nos.unshare(0x10000000)' if hasattr(os, 'unshare') else 'import os\nos.chroot("/usr")',
+    'import ctypes\nif ctypes.CDLL(None).unshare(0x10000000): 1/0',
+    'import ctypes\nif ctypes.CDLL(None).ptrace(0, 0, 0, 0): 1/0', 'import os\nos.setuid(0)', '"a" * 10**10',
+    'a = [0]\nwhile True: a += a', 'def f(n): return f(n + 1)\nf(0)', '(' * 10**5, 'import ctypes\nctypes.string_at(0)',
+    'import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))', 'import os\nos._exit(3)'])
 def test_wrapped_code_cannot_leave_multiply_or_grow(code): refused(code, within=6, box=wrapped)
 
 @needs_bwrap
@@ -551,8 +541,9 @@ def test_questions_code_and_answers_agree(level):
         assert env.step(env.expert()).info['milestone'] == 1 and env.step(env.expert()).info['success']
     assert met == set(levels[level])
 
-@pytest.mark.parametrize('options', [dict(), dict(level=1, milestone=.2), dict(level=3, spaced=False, split='test'),
-                                     dict(horizon=2, split='demo'), dict(horizon=9)])
+@pytest.mark.parametrize('options', [
+    dict(), dict(level=1, milestone=.2), dict(level=3, spaced=False, split='test'), dict(horizon=2, split='demo'),
+    dict(horizon=9)])
 def test_it_keeps_the_rules(options): assert set(check_env(PythonTool(**options)).values()) == {'ok'}
 
 said = st.one_of(st.sampled_from(['python sum ( a )', 'python 1 2 + 3', 'python', 'answer 1 2', 'answer',
@@ -576,8 +567,8 @@ def test_any_text_is_played_and_counted(seed, actions, spaced):
         assert (step.info.get('cost', 0) == columns['tool'] and canonical(step.info['state'])
                 and '\x1b' not in step.observation)
         if columns['void']:
-            assert (step.observation, step.info['state'], step.reward) == ('Nothing was run.', last.info['state'],
-                                                                           dict(player=0.))
+            assert (step.observation, step.info['state'], step.reward) == (
+                'Nothing was run.', last.info['state'], dict(player=0.))
         assert step.done == (verb == 'answer' or turn == 4) and not step.info['truncated']
         if step.done: break
     if step.done:
@@ -644,9 +635,10 @@ def test_the_columns_reach_the_table():
             turns.append(Turn(t, text=action, ids=[1], logps=[-1.], entropies=[1.]))
             turns[-1].learn(env.step(action).info)
         return Episode(turns, outcome=1.)
-    b = Batch.from_episodes([episode('python sum ( a )', 'answer 1 3'),
-                             episode('python sum ( a', 'nothing', 'python sum ( a )', 'answer 1 2 answer 1 3'),
-                             episode('answer 1 3'), episode('```python\n1', 'answer 1 3')])
+    b = Batch.from_episodes([
+        episode('python sum ( a )', 'answer 1 3'),
+        episode('python sum ( a', 'nothing', 'python sum ( a )', 'answer 1 2 answer 1 3'), episode('answer 1 3'),
+        episode('```python\n1', 'answer 1 3')])
     assert b.turns.tool_error.nan_to_num(nan=-1).tolist() == [0, -1, 1, -1, 0, -1, -1, 0, -1]
     # share of errors (.5 without a call), and 1 for a broken form, else the surplus answers per turn
     assert roc_penalty(b).tolist() == [0, .5 + 1/4, .5, 1]

@@ -31,7 +31,6 @@ def draw_payoff(n, seed, holes=0.):
     a = a.masked_fill(torch.rand(n, n, generator=generator) < holes, math.nan).triu(1)
     return a - a.T
 
-
 # results
 
 @few
@@ -67,7 +66,6 @@ def test_wilson(points, games, z):
     wide, narrow = high - low, [float(x) for x in wilson(100*points, 100*games, z)]
     assert narrow[1] - narrow[0] < wide
     assert all(math.isnan(x) for x in wilson(0, 0))
-
 
 # Bradley and Terry
 
@@ -126,7 +124,6 @@ def test_extremes():
                 and (found.strength[:-1] > found.strength[1:]).all())
     with pytest.raises(ValueError, match='no players'): bradley_terry(tally([]))
 
-
 # ladders and circles
 
 @few
@@ -166,7 +163,6 @@ def test_log_odds_of_a_ladder(n, seed):
     assert hodge(log_odds(r)).share < 1e-9
     close(hodge(log_odds(r)).potential, s - s.mean(), atol=1e-6, rtol=0)
     close(bradley_terry(r).strength, s - s.mean(), atol=1e-6, rtol=0)
-
 
 # choosing opponents
 

@@ -24,7 +24,6 @@ from small import same_batch
 
 quick = settings(max_examples=40, deadline=None)
 
-
 def table(**columns): return Batch.from_turns(pd.DataFrame(columns))
 
 def tokens(n, seed, demos=True):
@@ -35,7 +34,6 @@ def tokens(n, seed, demos=True):
     m = len(b.actions)
     draw = lambda: -4*torch.rand(m, generator=g, dtype=torch.float64)
     return b.with_action(old_logp=draw(), target_logp=draw()), draw(), torch.randn(m, generator=g, dtype=torch.float64)
-
 
 # ---- RL-PLUS
 
@@ -155,7 +153,6 @@ def test_a_demonstration_for_each_seat():
     assert with_demonstration(b, Batch.from_episodes([demo_game('z')])) is b
     assert with_demonstration(b, Batch.from_episodes([demo_game('a')]).select([])) is b
 
-
 def test_demonstrations_join_with_the_policys_own_probabilities():
     from agentlab.policy.tiny import demonstrate
     from agentlab.rollout import play
@@ -170,7 +167,6 @@ def test_demonstrations_join_with_the_policys_own_probabilities():
     assert (one.episodes.source == DEMONSTRATION).sum() == 2 and len(one) == 4
     torch.testing.assert_close(one.action('old_logp').float(), policy.logprobs(one)[0], rtol=0, atol=1e-4)
     assert one.action('entropy').isfinite().all() and one.action('sampler_logp').isfinite().all()
-
 
 # ---- RoRecomp
 
@@ -213,8 +209,8 @@ def recompose(replay, steps):
     "Steps of play by a fixed script: what each compensation batch held."
     given_back = []
     for step in steps:
-        b = games([(g + 3*step, n, won) for g, n, won in ((0, 3, True), (0, 4, True), (0, 2, False), (0, 4, False),
-                                                          (1, 1, False), (1, 3, True))])
+        b = games([(g + 3*step, n, won) for g, n, won in (
+            (0, 3, True), (0, 4, True), (0, 2, False), (0, 4, False), (1, 1, False), (1, 3, True))])
         b = b.with_episodes(step=torch.full((len(b),), step)).with_action(
             old_logp=torch.arange(len(b.actions)).double()*-.01 - step)
         b = priority_only(b)
@@ -244,7 +240,6 @@ def test_recomposition_gives_back_what_is_fresh():
     recompose(replay, range(6))
     past, _, _ = next(iter(replay.updates(games([(0, 1, True)]), torch.zeros(1), 6)))
     assert past.episodes.step.min() >= 5 and (past.action('weight') == 1).all()
-
 
 # ---- imitation and splices
 
@@ -347,7 +342,6 @@ def test_spliced_episodes_can_be_stored():
     assert some.action('old_logp').isfinite().all() and len(weight) == len(some.actions)
     assert replay.keep(made, weight, 1) == dict(stored=1)
 
-
 # ---- tasks
 
 @given(wins=st.lists(st.floats(0, 50), min_size=1, max_size=6), lost=st.floats(0, 50),
@@ -421,23 +415,20 @@ def test_selection_concentrates_and_nothing_starves(seed):
                                            success=torch.rand(32, generator=g) < rates[task][owner]), step)
     assert visits.min() >= 1 and visits[5:15].mean() > 1.5*torch.cat([visits[:3], visits[-3:]]).mean()
 
-
 # ---- stages: in the spirit of CRAFT-GUI
 
 def staged(memory, step, won, length=lambda task: 3. + task.double()):
     "A step of one game for each planned task, all won or all lost; its batch as `read` gives it."
     task = memory.numbers(step)
-    b = Batch.from_turns(pd.DataFrame(dict(group=[step*memory.n + i for i in range(memory.n)], episode=range(memory.n),
-                                           t=0, success=bool(won))))
+    b = Batch.from_turns(pd.DataFrame(dict(
+        group=[step*memory.n + i for i in range(memory.n)], episode=range(memory.n), t=0, success=bool(won))))
     return memory.read(b.with_episodes(expert_turns=length(task)), step)
-
 
 def test_stages_look_at_every_task_and_then_play_the_shortest():
     memory = Stages(count=12, n=4, games=4)
     for step in range(3): staged(memory, step, False)
     assert not memory.length.isnan().any() and memory.stage_of().tolist() == [0]*4 + [1]*4 + [2]*4
     assert {i for step in range(20) for i in memory.numbers(step).tolist()} == {0, 1, 2, 3}
-
 
 def test_a_stage_ends_where_it_is_won_and_earlier_tasks_stay():
     "Switched off (enough=1, keep=0) nothing moves, or nothing stays."
@@ -448,13 +439,11 @@ def test_a_stage_ends_where_it_is_won_and_earlier_tasks_stay():
     assert memory.chances()[:8].sum().item() == pytest.approx(.2) and forgets.chances()[:8].sum() == 0
     assert stuck.chances()[:4].sum() == 1
 
-
 def test_a_lost_stage_does_not_end_and_counts_anew():
     memory = Stages(count=12, n=4, games=8)
     for step in range(3): staged(memory, step, False)
     for step in range(3, 7): staged(memory, step, step == 3)
     assert (memory.stage, memory.played.item()) == (0, 0)
-
 
 def test_stages_go_on_from_a_checkpoint_and_refuse_what_they_cannot_sort():
     memory, other = Stages(None, 5, count=12, n=4, games=4), Stages(None, 5, count=12, n=4, games=4)
@@ -465,7 +454,6 @@ def test_stages_go_on_from_a_checkpoint_and_refuse_what_they_cannot_sort():
     with pytest.raises(ValueError, match='stages=13'): Stages(count=12, stages=13)
     bare = Batch.from_turns(pd.DataFrame(dict(group=[24, 25], episode=range(2), t=0, success=False)))
     with pytest.raises(ValueError, match='play_with_length'): memory.read(bare, 6)
-
 
 def test_lengths_are_those_of_the_expert():
     from agentlab.env import KeyDoor
@@ -478,12 +466,12 @@ def test_lengths_are_those_of_the_expert():
     assert lengths == {float(shortest(house.layout))}
     assert len(games) == 8 and all('expert_turns' in e.columns for e in games)
 
-
 def test_craft_gui_pays_by_rules_and_a_judge():
     "A lost game earns a tenth of what its turns are judged to be worth; a won one this on top of 1."
     from agentlab.train import recipes
     reward = recipes.craft_gui().reward
-    b = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 0, 1], t=[0, 1, 0], outcome=[1., 1., 0.],
-                                           reward=[0., 1., 0.], success=[True, True, False], judged=[1., .5, .5])))
+    b = Batch.from_turns(pd.DataFrame(dict(
+        group=0, episode=[0, 0, 1], t=[0, 1, 0], outcome=[1., 1., 0.], reward=[0., 1., 0.], success=[True, True, False],
+        judged=[1., .5, .5])))
     assert reward(b).tolist() == pytest.approx([.1, 1.05, .05])
     assert reward(b.with_turns(judged=torch.zeros(3))).tolist() == [0., 1., 0.]

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.xdist_group('forks')
 # checkpoints after 2, 4 and 5 updates, of which two are kept
 settings = dict(steps=5, checkpoint_every=2, test_every=3, test_tasks=1)
 
-
 # ---- a process that kills itself in the middle of a disk operation
 
 class Scissors:
@@ -77,7 +76,6 @@ def half_policy(whole, policy, folder):
     whole(policy, folder)
     os.truncate(Path(folder)/'model.safetensors', 1000)
 
-
 # ---- what a restored run must not forget: each of these takes one thing away
 
 def restore_nothing(training, run):
@@ -119,7 +117,6 @@ def to_the_end(folder, mutation=None):
     assert status == 0, said[-3000:]
     return Run(folder)
 
-
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
     "The run that nobody killed, the names of its disk operations in their order, and how long it took."
@@ -129,7 +126,6 @@ def whole(tmp_path_factory):
     run = Run(folder/'run')
     vars(run).update(json.loads((folder/'seen.json').read_text()))
     return run
-
 
 def test_the_run_learns(whole):
     "What is compared below does change from step to step; otherwise nothing would be tested."
@@ -148,7 +144,6 @@ def killed_at(folder, at):
     status, said = go(folder, at=at)
     assert status in (0, -signal.SIGKILL), said[-3000:]
     return status != 0
-
 
 @pytest.mark.parametrize('kind', sorted(kinds))
 def test_killed_in_the_middle_of_a_write(whole, tmp_path, kind):
@@ -182,7 +177,6 @@ def test_killed_at_random_moments(whole, tmp_path, seed):
     assert deaths
     same_run(whole, Run(folder))
 
-
 # ---- would it be noticed?
 
 @pytest.fixture(scope='module')
@@ -201,7 +195,6 @@ def test_what_is_not_restored_is_noticed(whole, killed, tmp_path, mutation):
     "Take one thing away from resuming: the comparison above fails."
     run = to_the_end(Path(shutil.copytree(killed, tmp_path/'run')), mutation)
     with pytest.raises(AssertionError): same_run(whole, run)
-
 
 # ---- damaged checkpoints
 
@@ -291,7 +284,6 @@ def test_what_is_left_is_said_as_it_is(tmp_path):
     with pytest.raises(RuntimeError, match='The checkpoints in .* are whole: .* go on'):
         train_small(tmp_path/'other', steps=4, checkpoint_every=1, on_row=full)
 
-
 # ---- one writer
 
 def slowly(out, beat):
@@ -342,15 +334,14 @@ def dead_process():
     process.wait()
     return process.pid
 
-
 # ---- folders that hold something else
 
 def contents(folder): return {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
 
-@pytest.mark.parametrize('changes, said',
-                         [(dict(lr=.5), r'recipe\.lr=0\.001, you asked for 0\.5'), (dict(seed=7), r'recipe\.seed=0'),
-                          (dict(make=small.recipes.rloo), r'recipe\.credit='),
-                          (dict(env=small.Paying(horizon=5)), r'env\.horizon=4, you asked for 5')])
+@pytest.mark.parametrize('changes, said', [
+    (dict(lr=.5), r'recipe\.lr=0\.001, you asked for 0\.5'), (dict(seed=7), r'recipe\.seed=0'),
+    (dict(make=small.recipes.rloo), r'recipe\.credit='),
+    (dict(env=small.Paying(horizon=5)), r'env\.horizon=4, you asked for 5')])
 def test_another_recipe_is_refused(short, changes, said):
     "Nothing in the folder is touched."
     before = contents(short.folder)

@@ -38,7 +38,6 @@ class Babble:
         return SimpleNamespace(ids=ids, logprobs=[-self.chance.random() for _ in ids],
                                entropies=[self.chance.random() for _ in ids], finish='stop')
 
-
 # ---- environments drawn at random
 
 class Table(Env):
@@ -47,8 +46,8 @@ class Table(Env):
         self.seats, self.most, self.faults, self.log = tuple(seats), most, faults, []
     def clone(self): return Table(self.seats, self.most, self.faults)
     def reset(self, seed, task=None):
-        self.chance, self.paid, self.left = (random.Random(seed), dict.fromkeys(self.seats, 0.),
-                                             random.Random(seed).randint(0, self.most))
+        self.chance, self.paid, self.left = (
+            random.Random(seed), dict.fromkeys(self.seats, 0.), random.Random(seed).randint(0, self.most))
         return self.answer()
     def step(self, action): return self.answer()
     def answer(self):
@@ -158,7 +157,6 @@ def test_members_of_a_group_differ_in_what_is_sampled():
     assert [said(e) for e in alone] == [said(e) for e in episodes[3:]]
     assert {e.turns[0].observation for e in episodes[:3]} != {e.turns[0].observation for e in episodes[3:]}
 
-
 # ---- budgets
 
 @quick
@@ -181,7 +179,6 @@ def test_token_budget(budget, seed):
         assert sum(len(t.ids) for t in e.turns) < budget + 3
         assert all(sum(len(t.ids) for t in e.turns[:i]) < budget for i in range(len(e.turns)))
 
-
 # ---- faults
 
 class Faulty(TextEnv):
@@ -195,17 +192,13 @@ class Faulty(TextEnv):
     def step(self, action): return self.answer() if self.bad and self.turns else super().step(action)
 
 def boom(): raise RuntimeError('boom')
-faulty = dict(raises=boom, exits=lambda: sys.exit(3), nothing=lambda: None,
-              text=lambda: 'speak', unknown_seat=lambda: Step('nobody', 'speak'),
-              unknown_payee=lambda: Step('player', 'speak', dict(nobody=1.)),
-              no_reward=lambda: Step('player', 'speak', None),
-              text_reward=lambda: Step('player', 'speak', dict(player='much')),
-              empty_reward=lambda: Step('player', 'speak', dict(player=None)),
-              list_reward=lambda: Step('player', 'speak', [1.]),
-              no_info=lambda: Step('player', 'speak', {}, False, None), no_text=lambda: Step('player', None),
-              number=lambda: Step('player', 3),
-              bad_cost=lambda: Step('player', 'speak', {}, False, dict(cost='dear')))
-
+faulty = dict(
+    raises=boom, exits=lambda: sys.exit(3), nothing=lambda: None, text=lambda: 'speak',
+    unknown_seat=lambda: Step('nobody', 'speak'), unknown_payee=lambda: Step('player', 'speak', dict(nobody=1.)),
+    no_reward=lambda: Step('player', 'speak', None), text_reward=lambda: Step('player', 'speak', dict(player='much')),
+    empty_reward=lambda: Step('player', 'speak', dict(player=None)), list_reward=lambda: Step('player', 'speak', [1.]),
+    no_info=lambda: Step('player', 'speak', {}, False, None), no_text=lambda: Step('player', None),
+    number=lambda: Step('player', 3), bad_cost=lambda: Step('player', 'speak', {}, False, dict(cost='dear')))
 
 @pytest.mark.parametrize('fault', faulty)
 def test_a_fault_ends_its_own_episode(fault):
@@ -245,7 +238,6 @@ def test_a_state_that_cannot_be_compared():
                      sampler=Babble(), max_tokens=2)
     Batch.from_episodes([good, bad])
     assert bad.error and not good.error
-
 
 # ---- worker processes
 
@@ -292,17 +284,15 @@ def test_workers_end_when_play_fails():
           pytest.raises(RuntimeError, match='out of memory')):
         play(reader(), env, [0], sampler=Broken())
 
-
 # ---- bad input
 
-@pytest.mark.parametrize('how, said',
-                         [(dict(group_size=0), 'group_size=0'), (dict(tasks=[1, 2]), '2 tasks for 1 seeds'),
-                          (dict(groups=[]), '0 groups for 1 seeds')])
+@pytest.mark.parametrize('how, said', [
+    (dict(group_size=0), 'group_size=0'), (dict(tasks=[1, 2]), '2 tasks for 1 seeds'),
+    (dict(groups=[]), '0 groups for 1 seeds')])
 def test_bad_input(how, said):
     with pytest.raises(ValueError, match=said): play(reader(), Table(), [0], sampler=Babble(), **how)
 
 def test_nothing_to_play(): assert play(reader(), Table(), [], sampler=Babble()) == []
-
 
 # ---- tools that wait
 
@@ -335,8 +325,8 @@ def test_64_waiting_tools_take_less_than_four_calls():
                for e in play(reader(), Waits(), range(64), sampler=Babble(), workers=64))
 
 def test_a_hanging_tool_delays_nobody_beyond_its_limit():
-    episodes, seconds = clocked(lambda: play(reader(), Waits(hangs=(5, 6)), range(8), sampler=Babble(), workers=8,
-                                             limit=.4))
+    episodes, seconds = clocked(lambda: play(
+        reader(), Waits(hangs=(5, 6)), range(8), sampler=Babble(), workers=8, limit=.4))
     assert [e.error is None for e in episodes] == [i not in (5, 6) for i in range(8)]
     assert all(e.outcome == 2. for i, e in enumerate(episodes)
                if i not in (5, 6)) and 'has not returned after 0.4 s' in episodes[5].error
@@ -351,7 +341,6 @@ def test_threads_change_nothing_but_the_time(workers):
 def test_more_hanging_calls_than_threads():
     episodes = play(reader(), Waits(hangs=(0, 1, 2)), range(6), sampler=Babble(), workers=2, limit=.2)
     assert [e.error is None for e in episodes] == [False]*3 + [True]*3
-
 
 def test_a_scripted_sampler_has_to_know_the_games():
     from agentlab.rollout import Scripted

@@ -46,7 +46,6 @@ def logps(b, seed, n=3):
     g = torch.Generator().manual_seed(seed)
     return [-torch.rand(len(b.actions), generator=g, dtype=torch.float64) for _ in range(n)]
 
-
 # preferences
 
 @few
@@ -138,7 +137,6 @@ def test_a_judge_must_give_chances():
         win_rates(Batch.concat([b, b]), lambda b, i, j: -torch.ones(len(i)))
     close(win_rates(b, lambda b, i, j: torch.full((len(i),), math.nan)), torch.full((len(b),), .5))
     close(win_rates(b, by_outcome), win_rates(b))
-
 
 # roles
 
@@ -249,7 +247,6 @@ def test_evolve(quality, solved, form, opened, closed):
     text = '<q>'*opened + '</q>'*closed
     assert tag_score(text, 'q', 3, 5) == (0 if opened != closed or opened < 3 else 1 if opened <= 5 else .5)
     close(judge_score([1 + 9*quality]), quality)
-
 
 # proposers
 
@@ -378,8 +375,8 @@ def test_a_silent_partner_is_a_team():
     tokenizer = word_tokenizer(env.vocabulary())
     policy = Policy(tiny_model(len(tokenizer), 64, hidden=16, layers=1, seed=0), tokenizer)
     def knows(env, generator): return f'answer {env.game.world.chain(env.game.start, env.game.path)[1]}'
-    b = Batch.from_episodes(play_players(policy, env, range(2), players=dict(planner=knows, searcher=knows), keep=True,
-                                         max_tokens=8))
+    b = Batch.from_episodes(play_players(
+        policy, env, range(2), players=dict(planner=knows, searcher=knows), keep=True, max_tokens=8))
     assert (len(b), len(b.turns)) == (4, 2)
     b = b.with_action(value=torch.zeros(len(b.actions)))
     close(marft(b, gamma=1., lam=1., scale=None)[1], torch.ones(len(b.actions)))

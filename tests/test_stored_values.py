@@ -15,17 +15,14 @@ from agentlab.train.trainer import train
 from small import Paying, facts, same_batch, small_policy, train_small
 from test_archer import random_batch
 
-
 class Nobody(Paying):
     "A world that must not be entered."
     def reset(self, *arguments, **how): raise AssertionError('somebody played')
-
 
 def games(tasks=4, each=3):
     return play(small_policy(), Paying(), list(range(tasks)), each, max_tokens=3, seed=1)
 
 def table(**columns): return Batch.from_turns(pd.DataFrame(dict(dict(group=0, t=0), **columns)))
-
 
 # ---- handed out
 
@@ -33,8 +30,8 @@ def test_games_are_handed_out_by_task_without_repetition_and_with_new_numbers():
     there = games()
     stored = Stored(there)
     found = stored(None, None, [0, 0, 0], 2, [6, 7, 8], seed=5, step=2)
-    assert [(e.group, e.game, e.step) for e in found] == [(6, 12, 2), (6, 13, 2), (7, 14, 2), (7, 15, 2), (8, 16, 2),
-                                                          (8, 17, 2)]
+    assert [(e.group, e.game, e.step) for e in found] == [
+        (6, 12, 2), (6, 13, 2), (7, 14, 2), (7, 15, 2), (8, 16, 2), (8, 17, 2)]
     begin = lambda e: next(i for i, one in enumerate(there) if [t.ids for t in one.turns] == [t.ids for t in e.turns]
                            and one.turns[0].logps == e.turns[0].logps)
     tasks = [there[begin(e)].group for e in found]
@@ -64,7 +61,6 @@ def test_other_recipes_learn_from_stored_games(tmp_path, make):
     assert run.rows()[-1]['grad_norm'] > 0 and run.rows()[-1]['skipped'] is None
     assert 'Stored(12 games of 4 tasks)' in run.info['facts']['recipe']['rollout']
 
-
 # ---- values
 
 def chunks_by_loop(b, v, gamma, chunk):
@@ -82,8 +78,9 @@ def chunks_by_loop(b, v, gamma, chunk):
 @pytest.mark.parametrize('chunk', (1, 2, 4, 99))
 def test_chunks_are_those_of_a_loop(chunk):
     b = random_batch(1)
-    b = Batch.from_turns(pd.DataFrame(dict(episode=b.turns.episode, t=b.turns.t, group=0, reward=b.turns.reward,
-                                           truncated=b.of_turn('truncated'), last_value=b.of_turn('last_value'))))
+    b = Batch.from_turns(pd.DataFrame(dict(
+        episode=b.turns.episode, t=b.turns.t, group=0, reward=b.turns.reward, truncated=b.of_turn('truncated'),
+        last_value=b.of_turn('last_value'))))
     v = torch.randn(len(b.turns), 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(archer_targets(b, v, gamma=.9, chunk=chunk)[:, 0], chunks_by_loop(b, v, .9, chunk))
 
@@ -120,7 +117,6 @@ def test_a_critic_that_diverges_stops_the_run_before_the_policy_moves(tmp_path):
     with pytest.raises(ValueError, match='feed on themselves'):
         train(policy, Nobody(), recipe, tmp_path, progress=False)
     assert all(torch.equal(p, old) for p, old in zip(policy.model.parameters(), before))
-
 
 # ---- best of N
 

@@ -13,8 +13,7 @@ import pytest
 import small
 from agentlab.bench import sweep as made
 from agentlab.bench.intervals import band, bootstrap, difference, improvement, interval, iqm, mean, profile
-from agentlab.bench.sweep import (bench, error_file, finished, in_turn, on_ray, plan, read_table, sweep,
-                                  table_of)
+from agentlab.bench.sweep import (bench, error_file, finished, in_turn, on_ray, plan, read_table, sweep, table_of)
 from agentlab.bench.sweep_page import page_html
 from agentlab.train import Run
 from later import deferred
@@ -47,7 +46,6 @@ def test_as_the_papers_code():
     np.testing.assert_allclose(interval(mean, a, times=20_000)[1:], [.5969, .7445], atol=.004)
     np.testing.assert_allclose(interval(improvement, a, b, times=5000)[1:], [.5988, .875], atol=.012)
 
-
 @pytest.mark.parametrize('seed', range(5))
 def test_by_brute_force(seed):
     "IQM by repeating every run 4/n times, improvement and profile by loops, with unequal numbers of runs."
@@ -68,7 +66,6 @@ def test_by_brute_force(seed):
         # a resample is a row
         assert statistic({env: np.stack([x, x]) for env, x in a.items()}) == pytest.approx([statistic(a)]*2)
 
-
 def test_resamples_stay_in_their_environment():
     """Between 0 and 1 nothing is exchanged, however often one draws; and two samples are drawn apart unless they are
     paired."""
@@ -80,7 +77,6 @@ def test_resamples_stay_in_their_environment():
     assert np.mean(bootstrap(mean, dict(e=[0, 1, 5]),
                              times=30_000) <= 1) == pytest.approx(np.mean(np.array(every) <= 1), abs=.01)
 
-
 def test_order_means_nothing():
     "Runs and environments in another order, a pair with its partner: the same interval to the last bit."
     draw = np.random.default_rng(0)
@@ -91,9 +87,8 @@ def test_order_means_nothing():
     assert interval(difference, a, b, paired=True) == pytest.approx(interval(difference, c, d, paired=True), abs=1e-12)
     assert interval(improvement, a, b) == pytest.approx(interval(improvement, c, d), abs=1e-12)
     # other pairs
-    assert interval(difference, a, b, paired=True) != interval(difference, a, {env: x[order] for env, x in b.items()},
-                                                               paired=True)
-
+    assert interval(difference, a, b, paired=True) != interval(
+        difference, a, {env: x[order] for env, x in b.items()}, paired=True)
 
 @pytest.mark.parametrize('statistic', [mean, iqm])
 def test_interval_holds_the_truth(statistic):
@@ -103,7 +98,6 @@ def test_interval_holds_the_truth(statistic):
     found = [interval(statistic, {str(i): draw.beta(*shape, 20) for i, shape in enumerate(shapes)}, times=300, seed=n)
              for n in range(300)]
     assert .9 <= np.mean([low <= truth <= high for _, low, high in found]) <= .98
-
 
 def test_simultaneous_band_holds_at_every_bar():
     """Of simulated profiles 95 of 100 lie within the simultaneous band at all bars; the pointwise one promises less
@@ -118,7 +112,6 @@ def test_simultaneous_band_holds_at_every_bar():
         return np.mean(inside)
     both, each = holds(True), holds(False)
     assert both >= .88 and each < both - .1
-
 
 # ---- the page
 
@@ -158,7 +151,6 @@ def test_hostile_names_are_text():
     assert page.count('&lt;script&gt;') > 10
     assert 'What failed' in page and 'OSError' in page
 
-
 def test_pages_of_little():
     "One recipe, one seed, no finished run: a page each time, and no interval where there is none."
     one = page_html(numbers(['grpo'], ['keydoor'], 1), {})
@@ -169,7 +161,6 @@ def test_pages_of_little():
     none = page_html(numbers(['grpo'], ['keydoor'], 1, failed=[('grpo', 0)]), {})
     assert 'No run is finished' in none and 'What failed' in none
     assert page_html(table_of([]), {})
-
 
 # ---- Ray
 
@@ -205,7 +196,6 @@ def own(tmp_path, monkeypatch):
     yield __import__('sweep_world')
     sys.modules.pop('sweep_world', None)
 
-
 @pytest.mark.long
 def test_on_ray(own, tmp_path):
     """Modules of the driver are found by the workers; a cell that raises and a worker that dies cost themselves;
@@ -219,8 +209,7 @@ def test_on_ray(own, tmp_path):
         # the one that died was well the second time
         assert sum('try 1 of 2' in line for line in said) == 2 and sum('try 2 of 2' in line for line in said) == 1
         row = table_of(cells)[lambda t: t.metric == 'failed']
-        assert row[['seed', 'value',
-                    'error']].values.tolist() == [[1, 2., f'OSError: no disk for {cells[1]}']]
+        assert row[['seed', 'value', 'error']].values.tolist() == [[1, 2., f'OSError: no disk for {cells[1]}']]
         assert 'fragile' in json.loads(error_file(cells[1]).read_text())['traceback']
         written = Path(cells[0].folder)/'metrics.jsonl'
         kept = written.stat().st_mtime_ns
@@ -231,19 +220,16 @@ def test_on_ray(own, tmp_path):
     pd.testing.assert_frame_equal(table_of(cells), table_of(here))
     assert table_of(cells).query("metric == 'entropy'").value.nunique() > 2
 
-
 def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, 'ray', None)
     with pytest.raises(ImportError, match=r'agentlab-rl\[ray\].*--here'):
         with on_ray(): pass
-
 
 def test_storage_that_is_not_shared(tmp_path):
     "A player that says it has played, but left nothing here: another machine's disk."
     cells = plan(['gigpo'], ['small:Paying'], 1, tmp_path, 'untrained', **TINY)
     assert sweep(cells, lambda function, cells: ((cell, '') for cell in cells), retries=0, say=str) == cells
     assert 'must see the same storage' in table_of(cells).error[0]
-
 
 # ---- kills
 
@@ -285,7 +271,6 @@ def test_killed_and_gone_on(tmp_path, here):
     pd.testing.assert_frame_equal(read_table(out/'sweep.parquet')[0], whole(tmp_path/'whole'))
     assert (out/'sweep.html').exists() and not list(out.rglob('*.tmp'))
 
-
 @pytest.mark.slow
 def test_ctrl_c_on_ray(tmp_path):
     "Ctrl-C ends Ray and the sweep, and leaves everything to go on with."
@@ -294,7 +279,6 @@ def test_ctrl_c_on_ray(tmp_path):
     assert 'KeyboardInterrupt' in (tmp_path/'log').read_text()
     bench(**KILLED, out=str(out), here=True)
     pd.testing.assert_frame_equal(read_table(out/'sweep.parquet')[0], whole(tmp_path/'whole'))
-
 
 def test_settings_that_changed(tmp_path):
     """Refused before anything is played, for a finished run and for one under way; more steps and more seeds are not
@@ -310,7 +294,6 @@ def test_settings_that_changed(tmp_path):
     assert before == {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
     assert [finished(cell) for cell in plan(seeds=2, **asked)] == [True, False]
     assert [finished(cell) for cell in plan(seeds=1, **asked | dict(steps=3))] == [False]
-
 
 def test_options():
     "The function is a command: every parameter is an option."

@@ -26,7 +26,6 @@ from words import says_known_words
 
 TASK = dict(question='What is it?', answer='7', calls=['echo 7'])
 
-
 def echo(text: str):
     "Say it again."
     return text
@@ -42,7 +41,6 @@ def called(box, tool, /, **arguments):
     step = box.call_tool(tool, arguments)
     assert not step.done and step.reward == {'player': 0.} and len(step.observation) < 2000
     return SimpleNamespace(text=step.observation, error=step.info['columns']['tool_error'], **step.info)
-
 
 # ---- what goes wrong
 
@@ -61,8 +59,9 @@ def wrong(how: str):
         return deep
     return {'long': 'y'*10**6, 'screen': '\x1b[2J\x00', 'none': None, 'list': [1, 2]}[how]
 
-@pytest.mark.parametrize('how, hint', [('raise', 'KeyError'), ('leave', 'SystemExit'), ('told', 'Say it otherwise.'),
-                                       ('odd', 'no text'), ('nest', 'RecursionError')])
+@pytest.mark.parametrize('how, hint', [
+    ('raise', 'KeyError'), ('leave', 'SystemExit'), ('told', 'Say it otherwise.'), ('odd', 'no text'),
+    ('nest', 'RecursionError')])
 def test_what_a_tool_raises_is_read_and_the_episode_goes_on(how, hint):
     box = opened(wrong, echo)
     found = called(box, 'wrong', how=how)
@@ -99,7 +98,6 @@ def test_costs_are_told_and_a_refused_call_costs_nothing():
     (lambda: sql_query('/nowhere/x.db'), 'no file')])
 def test_what_makes_no_box_is_refused(make, hint):
     with pytest.raises((ValueError, TypeError, FileNotFoundError), match=hint): make()
-
 
 # ---- time and order
 
@@ -158,7 +156,6 @@ def test_a_reply_without_a_call_is_the_answer_where_no_tool_is():
     step = over.step('echo 7')
     assert step.done and step.info['success'] and step.observation == '7'
 
-
 # ---- files
 
 BAD = ['/etc/passwd', '../x', 'a/../../x', '..', '.', '', '.hidden', 'link', 'file', 'dir', 'dir/x', 'a\0b', 'x'*300,
@@ -197,7 +194,6 @@ def test_a_folder_has_an_end_and_belongs_to_one_episode():
     del twin
     gc.collect()
     assert not last.exists()
-
 
 # ---- databases
 
@@ -242,7 +238,6 @@ def test_every_episode_has_a_database_of_its_own(file):
     found = called(opened(sql_query(file, write=True, seconds=20.)), 'sqlite', query=grow)
     assert 'full' in found.text
 
-
 # ---- search, python, a model
 
 @pytest.mark.parametrize('words', ['cat" OR "', 'title:cat', 'NEAR(cat)', '*', "'; drop table pages", '\0', '',
@@ -270,7 +265,6 @@ def test_a_model_is_a_tool():
     said = [called(box, 'near', text='What is the total price of the lamps?') for _ in range(2)]
     assert said[0].text == said[1].text and said[0].error == 0
 
-
 # ---- schemas
 
 def typed(a: int, b: list[str], c: str|None = None, d: Literal['x', 'y'] = 'x', e: bool = False, f: float = 1.,
@@ -294,7 +288,6 @@ def test_a_schema_says_what_the_signature_says():
     with pytest.raises(TypeError, match='no JSON type'): schema_of(bytes_)
 
 def bytes_(x: bytes): "Bytes."
-
 
 # ---- calls, in every form
 
@@ -344,7 +337,6 @@ def test_an_open_thought_is_no_answer():
     reading = Calls(hermes, thinks=Thinking(tokens=8), tools=tuple(box.tools)).read('<think> it is 7')
     assert [x[0] for x in plan(reading, box) if isinstance(x, tuple)] == ['step'] and box.step('').info['invalid']
 
-
 # ---- episodes beside each other
 
 def count(state=None):
@@ -387,7 +379,6 @@ def test_tasks_are_split_by_what_they_are():
     assert box.tasks('test', 5) == box.tasks('test', 5) != box.tasks('test', 5, seed=1)
     box.split = 'test'
     assert not {box.reset(seed).info['answer'] for seed in range(20)} & (found['train'] | found['demo'])
-
 
 # ---- Errands
 

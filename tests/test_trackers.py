@@ -15,7 +15,6 @@ from agentlab.train import load_recipe, train
 from agentlab.train.runs import Run, open_run
 from agentlab.train.trackers import (TRACKERS, Sink, Tracker, flat_facts, numbers_of, report_to, run_name, turn_table)
 
-
 class Recorder:
     "A tracker that keeps what it is told."
     def __init__(self, **faults): self.told, self.faults = [], faults
@@ -28,15 +27,12 @@ class Recorder:
         self.told.append((kind, *what))
     def kinds(self): return [kind for kind, *_ in self.told]
 
-
 def reports(**recorders):
     return report_to(','.join(recorders), trackers={k: Tracker('json', r.begin) for k, r in recorders.items()})
-
 
 def fit(folder, on_row, steps=2, **more):
     recipe = load_recipe('grpo', steps=steps, groups=2, group_size=2, test_tasks=2, checkpoint_every=1)
     return train(tiny_policy(KeyDoor()), KeyDoor(), recipe, folder, on_row=on_row, progress=False, **more)
-
 
 @pytest.fixture
 def run(tmp_path):
@@ -47,7 +43,6 @@ def run(tmp_path):
         turn = Turn(0, context_ids=[0], ids=[1], logps=[-.1], entropies=[.2])
         run.save_episodes(step, Batch.from_episodes([Episode([turn], outcome=float(i)) for i in range(2)]))
     return run
-
 
 def test_a_training_is_told_once(tmp_path):
     one = Recorder()
@@ -60,7 +55,6 @@ def test_a_training_is_told_once(tmp_path):
     fit(tmp_path/'run', reports(two=two), steps=3, resume=True)
     assert two.told[0] == ('begin', one.told[0][1], 2)
     assert [t[1] for t in two.told if t[0] == 'log' and 'reward' in t[2]] == [2]
-
 
 def test_a_run_that_fails_is_ended_as_failed(tmp_path):
     one = Recorder()
@@ -76,7 +70,6 @@ def test_a_run_that_fails_is_ended_as_failed(tmp_path):
     heard = []
     assert len(fit(tmp_path/'plain', heard.append).rows()) == len(heard) == 2  # a plain function is a listener too
 
-
 @pytest.mark.parametrize('kind', ['begin', 'log', 'table', 'finish'])
 @pytest.mark.parametrize('fault', [ConnectionError('gone'), KeyError('x'), SystemError()])
 def test_a_failing_tracker_costs_one_warning(run, kind, fault):
@@ -91,7 +84,6 @@ def test_a_failing_tracker_costs_one_warning(run, kind, fault):
     assert good.kinds() == ['begin', 'log', 'table', 'log', 'log', 'finish']
     assert bad.kinds().count(kind) == 0
 
-
 def test_other_processes_say_nothing(run):
     one = Recorder()
     listener = reports(one=one)
@@ -101,14 +93,12 @@ def test_other_processes_say_nothing(run):
     assert one.told == []
     with pytest.raises(ValueError, match=r'call .open\(run\)'): reports(one=one)(dict(step=0))
 
-
 def test_nothing_begins_before_the_first_row(run):
     one = Recorder()
     listener = reports(one=one)
     listener.open(run)
     listener.close(True)
     assert one.told == []
-
 
 def test_tests_come_with_their_own_step(run):
     one = Recorder()
@@ -123,11 +113,9 @@ def test_tests_come_with_their_own_step(run):
     assert [(t[1], t[2].get('test_greedy')) for t in one.told if t[0] == 'log'] == [
         (0, None), (0, .5), (1, None), (2, None), (3, .75)]
 
-
 def test_numbers_only():
     row = dict(step=3, a=1, b=.5, c=True, d='x', e=None, f=[1], g=float('nan'), h=float('inf'))
     assert numbers_of(row) == dict(a=1., b=.5)
-
 
 def test_names(run, tmp_path):
     assert run_name(run).startswith('run-') and run_name(run) == run_name(Run(run.folder))
@@ -138,7 +126,6 @@ def test_names(run, tmp_path):
         report_to('tensorboard,tensorbord', trackers={**TRACKERS, 'tensorboard': Tracker('json', None)})
     with pytest.raises(ImportError, match=r'agentlab-rl\[trackers\]'):
         report_to('x', trackers=dict(x=Tracker('nosuchpackage', None)))
-
 
 def test_turn_table():
     turns = lambda *acts: [Turn(t, context_ids=[5, 6 + t], ids=[act], logps=[-.1], entropies=[.2], reward=float(t))
@@ -151,7 +138,6 @@ def test_turn_table():
     assert frame.read.tolist() == ['you wake', 'you wake', 'you �'] and frame.outcome.tolist() == [0, 1, 1]
     assert frame.to_json() and len(turn_table(batch, rows=1)) == 1
     json.dumps(frame.to_dict('records'))
-
 
 def fakes():
     "Modules that stand for Trackio, Weights & Biases and MLflow, as far as they are asked."
@@ -167,7 +153,6 @@ def fakes():
     package = types.SimpleNamespace(Table=Table, init=init)
     return told, package
 
-
 @pytest.mark.parametrize('name', ['trackio', 'wandb'])
 def test_what_trackio_and_wandb_are_told(run, monkeypatch, name):
     told, package = fakes()
@@ -178,7 +163,6 @@ def test_what_trackio_and_wandb_are_told(run, monkeypatch, name):
     sink.finish(True)
     assert told[0][:3] == ('init', run_name(run), 'allow') and told[1:3] == [(0, dict(reward=.5)), (0, dict(turns=2))]
     assert told[-1] == (('finish', 1) if name == 'wandb' else ('finish',))
-
 
 def test_the_command_refuses_before_anything_is_made(tmp_path, capsys):
     from agentlab.cli import main

@@ -18,11 +18,9 @@ from agentlab.train.runs import load_checkpoint
 from later import deferred
 from small import Paying, exactly, facts, finish, fork, small_policy, small_recipe, train_small
 
-
 def weights(policy): return {name: p.detach().clone() for name, p in policy.model.named_parameters()}
 
 def moved(before, policy): return any(not torch.equal(before[name], p) for name, p in policy.model.named_parameters())
-
 
 # ---- a step
 
@@ -67,7 +65,6 @@ def test_the_policy_of_a_run_opens_in_transformers(tmp_path):
         exactly(p.data, policy.model.get_parameter(name).data, name)
     assert AutoTokenizer.from_pretrained(run.folder/'policy').get_vocab() == policy.tokenizer.get_vocab()
 
-
 # ---- the sampler and the trainer speak of one distribution
 
 @pytest.mark.parametrize('temperature, top_p', [(1., 1.), (.5, 1.), (2., 1.), (1., .8)])
@@ -90,7 +87,6 @@ def test_recomputed_old_log_probabilities(tmp_path):
     one, two = (train_small(tmp_path/f'{again}', recompute_old=again).rows()[0] for again in (False, True))
     assert one['grad_norm'] == pytest.approx(two['grad_norm'],
                                              rel=1e-4) and one['loss'] == pytest.approx(two['loss'], abs=1e-5)
-
 
 # ---- the gradient of a minibatch, however it is cut
 
@@ -135,7 +131,6 @@ def test_a_row_says_how_far_the_middle_token_moved_and_the_farthest(tmp_path):
     each = [part.exp() - 1 - part for part in (moved[:2], moved[2:])]
     assert trainer.spread_of('kl', each) == dict(kl_median=each[0][0].item(), kl_max=each[1][-1].item())
     assert torch.cat(each).mean() > 400 and each[0][0] < .01
-
 
 # ---- what stops an update
 
@@ -199,7 +194,6 @@ def test_a_policy_that_has_blown_up(tmp_path):
     except RuntimeError as error: assert 'lower lr' in str(error).lower()
     else: assert [row['step'] for row in run.rows()] == [0, 1, 2] and run.rows()[2]['skipped']
     assert load_checkpoint(Run(tmp_path))[0] >= 1
-
 
 # ---- what stops a run
 
@@ -286,7 +280,6 @@ def test_an_exception_in_on_row_loses_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt): train_small(tmp_path/'run', steps=2, on_row=stop)
     assert facts(train_small(tmp_path/'run', steps=2, resume=True)) == facts(train_small(tmp_path/'whole', steps=2))
 
-
 # ---- environments that fail
 
 class Fragile(Paying):
@@ -308,7 +301,6 @@ def test_an_environment_that_always_fails(tmp_path):
     env.share = 1
     with pytest.raises(RuntimeError, match='all 4 episodes ended with an error.*the house burned down'):
         train_small(tmp_path, env=env)
-
 
 # ---- less than all weights, and not too far
 
@@ -356,7 +348,6 @@ def test_another_precision_in_the_same_process(tmp_path):
     train_small(tmp_path/'no')
     assert train_small(tmp_path/'bf16', precision='bf16').rows()[0]['grad_norm'] > 0
 
-
 # ---- two processes
 
 def free_port():
@@ -385,7 +376,6 @@ def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp('ranks')
     return train_small(folder/'one', **two_processes), in_processes(2, folder/'two', **two_processes)
 
-
 @pytest.mark.xdist_group('forks')
 def test_two_processes_train_the_same_weights(both):
     one, two = both
@@ -405,7 +395,6 @@ def test_two_processes_write_the_same_rows(both):
             if name == 'computed': continue  # each process pads its own share
             assert two[name] == (value if value is None or isinstance(value, str)
                                  else pytest.approx(value, rel=1e-3, abs=1e-5)), name
-
 
 # ---- bad input
 
@@ -431,13 +420,11 @@ def test_a_precision_that_cannot_work(tmp_path, precision):
     with pytest.raises(ValueError, match=f'precision=.{precision}.*bf16'): train_small(tmp_path, precision=precision)
     assert not (tmp_path/'run.json').exists()
 
-@pytest.mark.parametrize('name, said', [('gigpoo', "recipe='gigpoo' is unknown. Known: adaptive, aepo, agent_r, "),
-                                        ('nowhere:grpo', "no module 'nowhere'"),
-                                        ('agentlab.train.recipes:nothing', "has no 'nothing'"),
-                                        ('agentlab.train.recipes:known', 'cannot be called')])
+@pytest.mark.parametrize('name, said', [
+    ('gigpoo', "recipe='gigpoo' is unknown. Known: adaptive, aepo, agent_r, "), ('nowhere:grpo', "no module 'nowhere'"),
+    ('agentlab.train.recipes:nothing', "has no 'nothing'"), ('agentlab.train.recipes:known', 'cannot be called')])
 def test_recipes_that_nobody_knows(name, said):
     with pytest.raises(ValueError, match=said): load_recipe(name)
-
 
 # ---- every recipe that can be named
 
@@ -445,7 +432,6 @@ def test_recipes_that_nobody_knows(name, said):
 # pairs and stored games: test_forward_values, test_stored_values
 ELSEWHERE = ('ai_searchplanner', 'comas', 'mae', 'coda', 'himac', 'hi_agent', 'memory_r1', 'iterresearch', 'era',
              'hiersearch', 'hcsp', 'mind', 'smartsnap', 'mars_sql', 'rl_mle', 'deep_dxsearch', 'refuel', 'digi_q')
-
 
 @pytest.mark.parametrize('name', [name for name in registries.recipes() if name not in ELSEWHERE])
 def test_a_known_recipe_trains(tmp_path, name):
@@ -484,7 +470,6 @@ def test_information_gain_without_an_answer_says_so(tmp_path):
 
 def test_a_value_without_a_critic_is_refused(tmp_path):
     with pytest.raises(ValueError, match='critic=None: .*agentlab.train.Critic'): load_recipe('ppo', critic=None)
-
 
 # ---- one after the other
 

@@ -22,18 +22,15 @@ def wrong(batch: Batch, policy: Policy, buffer: Buffer, sampler: TorchSampler):
     sampler.sample([[1]])
 '''
 
-
 def mypy(file: Path, cache: Path) -> subprocess.CompletedProcess:
     "What mypy says of a file whose imports are those of this repository."
     command = [sys.executable, '-m', 'mypy', '--config-file', ROOT/'tests'/'typing'/'mypy.ini', '--cache-dir', cache,
                file]
     return subprocess.run(command, cwd=cache, env=os.environ | dict(MYPYPATH=str(ROOT)), capture_output=True, text=True)
 
-
 def test_a_users_file_passes(tmp_path):
     found = mypy(ROOT/'tests'/'typing'/'user.py', tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
-
 
 def test_what_does_not_exist_is_refused(tmp_path):
     "Else the first test would pass because everything is Any."
