@@ -32,9 +32,14 @@ def refused(code, *, names=None, within=SECONDS + .3 + 4, box=monty):
     "Run what must fail; returns the error. Nothing raises, and the answer comes in time."
     start = time.monotonic()
     result = box(code, names)
-    assert time.monotonic() - start < within, (code[:60], time.monotonic() - start)
+    assert (spent := time.monotonic() - start) < within, (code[:60], spent)
     assert not result.ok and result.error and len(result.error) < 600 and len(result.text) < 600, (code[:60], result)
     return result.error
+
+def python(code, **variables):
+    "What code prints in a Python of its own."
+    return subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, check=True,
+                          env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)) | variables, timeout=60).stdout
 
 # ---- escapes
 
@@ -57,31 +62,26 @@ READS = [
 
 @pytest.mark.parametrize('code', READS)
 def test_no_file_and_no_environment_is_read_or_written(code, secret):
-    refused(code.format(str(secret), str(secret.parent)))
-    assert secret.read_text() == SECRET and SECRET not in str(monty(code.format(str(secret), str(secret.parent))))
+    refused(code := code.format(str(secret), str(secret.parent)))
+    assert secret.read_text() == SECRET and SECRET not in str(monty(code))
 
 @pytest.mark.parametrize('code', [
+    # the network
     'import socket', 'import urllib.request', 'import http.client', 'import ssl', 'import ftplib', 'import requests',
-    'import asyncio\nawait asyncio.open_connection("localhost", 80)', 'open("http://localhost")'])
-def test_no_network(code): refused(code)
-
-@pytest.mark.parametrize('code', [
+    'import asyncio\nawait asyncio.open_connection("localhost", 80)', 'open("http://localhost")',
+    # processes and foreign code
     'import os\nos.fork()', 'import os\nwhile True: os.fork()', 'import os\nos.system("id")',
     'import os\nos.popen("id")', 'import os\nos.execv("/bin/sh", ["sh"])', 'import subprocess\nsubprocess.run("id")',
     'import multiprocessing', 'import threading', 'import ctypes', 'import _posixsubprocess', 'import signal',
     'import os\nos.kill(1, 9)', 'import os\nos.kill(os.getppid(), 9)', 'import concurrent.futures',
-    'import sys\nsys.modules["os"].system("id")', 'import pty', 'import importlib'])
-def test_no_process_and_no_foreign_code(code): refused(code)
-
-@pytest.mark.parametrize('code', [
+    'import sys\nsys.modules["os"].system("id")', 'import pty', 'import importlib',
+    # up through objects, and out by leaving
     '().__class__.__base__.__subclasses__()', "__import__('os')", '(lambda: 0).__globals__',
     "getattr(print, '__self__')", 'def f(): pass\nf.__code__', '[].__reduce_ex__(2)', '"{0.__class__}".format(1).x',
     'try: 1/0\nexcept Exception as e: e.__traceback__.tb_frame', 'globals()["__builtins__"]["open"]("/etc/passwd")',
     'breakpoint()', 'input()', 'exit()', 'raise SystemExit', 'raise KeyboardInterrupt', 'raise BaseException("x")',
-    'import sys\nsys.exit(0)', 'compile("1", "", "eval")', 'import pickle', 'import gc', 'import inspect'])
-def test_no_way_up_through_objects_and_no_way_out_by_leaving(code): refused(code)
-
-@pytest.mark.parametrize('code', [
+    'import sys\nsys.exit(0)', 'compile("1", "", "eval")', 'import pickle', 'import gc', 'import inspect',
+    # endless loops
     'while True: pass', 'sum(range(10**12))', 'max(range(10**12))',
     'while True:\n  try:\n    while True: pass\n  except BaseException: pass',
     'while True:\n  try: 1/0\n  finally: continue', 'import math\nlen(str(math.factorial(10**6)))',
@@ -90,8 +90,18 @@ def test_no_way_up_through_objects_and_no_way_out_by_leaving(code): refused(code
     'any(x < 0 for x in range(10**15))', 'import time\nwhile True: time.sleep(10**6)',
     'import asyncio\nasync def f():\n    while True: await asyncio.sleep(1)\nawait f()',
     'def f(n): return f(n - 1) + f(n - 1) if n else 1\nf(60)', "x = 3**3000000\nwhile True: x = x * x % 7**10**6",
-    "'ab'.replace('', 'x' * 10**6) and [0]*10**9"])
-def test_endless_loops_end(code): refused(code)
+    "'ab'.replace('', 'x' * 10**6) and [0]*10**9",
+    # deep recursion
+    'def f(n): return f(n + 1)\nf(0)', 'f = lambda: f()\nf()',
+    'class A:\n    def __repr__(self): return repr(self) + "x"\nprint(A())',
+    'a = []\nb = []\nfor i in range(10**5):\n    a, b = [a], [b]\na == b', 'def f(): g()\ndef g(): f()\nf()',
+    # other spellings
+    'ｏｐｅｎ("/etc/passwd").read()', '𝐨𝐩𝐞𝐧("/etc/passwd").read()', 'ｉｍｐｏｒｔ socket', 'import ｓocket',
+    '__ｉmport__("os")', 'import os\nos.ſystem("id")',
+    '#\u2028open("/etc/passwd").read()\n1/0',
+    '# coding: utf-7\n+AG8-pen("/etc/passwd")',
+    'x = 1\x0copen("/etc/passwd")', 'ореn("x")', '\ufeffopen("/etc/passwd").read()', '"\ud800"'])
+def test_no_way_out(code): refused(code)
 
 @pytest.mark.parametrize('code', [
     "'a' * 10**10", '[0] * 10**10', '10**10**8', '10**10**8 % 7', '2**(2**40)', '1 << 10**12', 'bytes(10**10)',
@@ -136,12 +146,6 @@ def test_our_own_process_stays_small():
             - before < 200 * (1024 if sys.platform == 'linux' else 1024**2))
 
 @pytest.mark.parametrize('code', [
-    'def f(n): return f(n + 1)\nf(0)', 'f = lambda: f()\nf()',
-    'class A:\n    def __repr__(self): return repr(self) + "x"\nprint(A())',
-    'a = []\nb = []\nfor i in range(10**5):\n    a, b = [a], [b]\na == b', 'def f(): g()\ndef g(): f()\nf()'])
-def test_deep_recursion(code): refused(code)
-
-@pytest.mark.parametrize('code', [
     '(' * 10**5, '(' * 10**5 + '1' + ')' * 10**5, '[' * 10**5, '{' * 10**5, '-' * 10**5 + '1', 'not ' * 10**5 + '1',
     '~' * 10**5 + '1', 'a' + '.b' * 10**5, '1' + '+1' * 10**5, 'lambda: ' * 10**5 + '1', '1 if 1 else ' * 10**5 + '1',
     '1' + '**1' * 10**5, 'f' + '()' * 10**5, 'a' + '[0]' * 10**5, 'f"{' * 200 + '1' + '}"' * 200, '9' * 5000,
@@ -182,12 +186,6 @@ def test_what_cannot_be_seen_is_written_as_an_escape(trick):
         assert all(c.isprintable() or c == '\n' for c in text), ascii(text)
     # the raw characters in the source
     assert isinstance(roomy(f'print("{trick}")'), Result) and isinstance(roomy(trick), Result)
-
-@pytest.mark.parametrize('code', [
-    'ｏｐｅｎ("/etc/passwd").read()', '𝐨𝐩𝐞𝐧("/etc/passwd").read()', 'ｉｍｐｏｒｔ socket', 'import ｓocket', '__ｉmport__("os")',
-    'import os\nos.ſystem("id")', '#\u2028open("/etc/passwd").read()\n1/0', '# coding: utf-7\n+AG8-pen("/etc/passwd")',
-    'x = 1\x0copen("/etc/passwd")', 'ореn("x")', '\ufeffopen("/etc/passwd").read()', '"\ud800"'])
-def test_unicode_spellings_open_no_door(code): refused(code)
 
 @given(st.text(max_size=300), st.integers(1, 50))
 def test_readable_is_bounded_and_visible(text, limit):
@@ -259,10 +257,7 @@ def test_calls_know_nothing_of_each_other_and_agree_between_processes():
     assert not roomy('left').ok and roomy('print(4)').text == '4'
     code = ('import random, time, datetime\nrandom.random(), time.time(), datetime.datetime.now(), hash("a"), {"b", '
             '"a", "c"}, id([])')
-    there = subprocess.run([sys.executable, '-c',
-                            f'from agentlab.env.sandbox import run_python; print(run_python({code!r}))'],
-                           env=dict(os.environ, PYTHONHASHSEED='5', PYTHONPATH=os.pathsep.join(sys.path)),
-                           capture_output=True, text=True, check=True).stdout
+    there = python(f'from agentlab.env.sandbox import run_python; print(run_python({code!r}))', PYTHONHASHSEED='5')
     assert there.strip() == repr(run_python(code)) and roomy(code).ok
 
 def test_names_are_lent_not_given():
@@ -296,14 +291,12 @@ def test_a_copy_and_a_pickle_have_workers_of_their_own():
 
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='no fork here')
 def test_a_fork_works_before_the_first_call_and_refuses_after_it():
-    code = ('import os; from agentlab.env.sandbox import MontySandbox, Refused; box = MontySandbox()\n'
-            'def child(check):\n    pid = os.fork()\n    if not pid: os._exit(0 if check() else 1)\n    assert '
-            'os.waitpid(pid, 0)[1] == 0\n'
-            'def refuses(box):\n    try: box("2")\n    except Refused as error: return "forked" in str(error)\n'
-            'child(lambda: box("1").text == "1"); assert box("1").text == "1"; child(lambda: refuses(box) and '
-            'refuses(MontySandbox())); assert box("3").text == "3"')
-    subprocess.run([sys.executable, '-W', 'ignore', '-c', code],
-                   env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)), check=True, timeout=30)
+    python('import os; from agentlab.env.sandbox import MontySandbox, Refused; box = MontySandbox()\n'
+           'def child(check):\n  pid = os.fork()\n  if not pid: os._exit(0 if check() else 1)\n'
+           '  assert os.waitpid(pid, 0)[1] == 0\n'
+           'def refuses(box):\n  try: box("2")\n  except Refused as error: return "forked" in str(error)\n'
+           'child(lambda: box("1").text == "1"); assert box("1").text == "1"\n'
+           'child(lambda: refuses(box) and refuses(MontySandbox())); assert box("3").text == "3"')
 
 @linux
 def test_workers_end_with_their_owner_even_if_it_is_killed():
@@ -315,11 +308,10 @@ def test_workers_end_with_their_owner_even_if_it_is_killed():
     worker = int(owner.stdout.readline())
     assert Path(f'/proc/{worker}').exists()
     owner.kill(), owner.wait(), owner.stdout.close()
-    until = time.monotonic() + 10
-    while (Path(f'/proc/{worker}/stat').exists() and Path(f'/proc/{worker}/stat').read_text().split(') ')[1][0] != 'Z'
-           and time.monotonic() < until):
+    until, state = time.monotonic() + 10, Path(f'/proc/{worker}/stat')
+    while state.exists() and state.read_text().split(') ')[1][0] != 'Z':
+        assert time.monotonic() < until
         time.sleep(.05)
-    assert time.monotonic() < until
 
 def test_a_worker_that_is_killed_is_replaced():
     box = MontySandbox(seconds=.2, grace=.2)
@@ -497,10 +489,8 @@ def test_wrapped_loops_end_and_leave_nothing_behind(code):
 def wrapped_now():
     "Numbers of the processes that run wrapped code at this moment."
     found = set()
-    for path in Path('/proc').iterdir():
-        try:
-            found |= ({path.name} if path.name.isdigit() and b'code, names, depth' in (path/'cmdline').read_bytes()
-                      else set())
+    for path in Path('/proc').glob('[0-9]*'):
+        try: found |= {path.name} if b'code, names, depth' in (path/'cmdline').read_bytes() else set()
         except OSError: pass
     return found
 
@@ -718,9 +708,8 @@ def test_it_lives_in_another_process_too():
     finally: there.close()
 
 def test_importing_it_needs_neither_torch_nor_monty():
-    code = ("import sys, agentlab.env.python_tool; assert not {'torch', 'numpy', 'transformers', 'pandas', "
-            "'pydantic_monty'} & set(sys.modules), sorted(sys.modules)")
-    subprocess.run([sys.executable, '-c', code], env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)), check=True)
+    assert not python('import sys, agentlab.env.python_tool\nprint(end=" ".join({"torch", "numpy", "transformers", '
+                      '"pandas", "pydantic_monty"} & set(sys.modules)))')
 
 @pytest.mark.parametrize('wrong', [dict(level=4), dict(level=True), dict(horizon=1), dict(horizon=2.5),
                                    dict(milestone='x'), dict(split='dev')])
