@@ -9,12 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from agentlab.env.adapters import (Lent, available_moves, environment_factory, from_gymnasium, from_openenv,
-                                   from_openspiel, from_textarena, from_textworld, plain)
-from agentlab.env.cue_door import CueDoor
-from agentlab.env.kuhn import Kuhn
-from agentlab.env.protocol import EnvError, check_env, random_states
-from agentlab.env.two_seats import match
+from agentlab.env import (CueDoor, EnvError, Kuhn, check_env, environment_factory, from_gymnasium, from_openenv,
+                          from_openspiel, from_textarena, from_textworld, match)
+from agentlab.env.adapters import Lent, available_moves, plain
+from agentlab.env.protocol import random_states
 
 @pytest.fixture(autouse=True)
 def generators():

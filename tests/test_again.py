@@ -8,19 +8,15 @@ import pytest
 import torch
 
 from agentlab.credit import grpo
-from agentlab.env import GuessNumber, HopSearch, KeyDoor, check_env
-from agentlab.env.own_tasks import OwnTasks, number
-from agentlab.env.protocol import Step
+from agentlab.env import GuessNumber, HopSearch, KeyDoor, OwnTasks, Step, check_env, number
 from agentlab.episodes import Batch, Episode, state_key
 from agentlab.metrics import MEASURES, METRICS
 from agentlab.policy import tiny_policy
 from agentlab.replay.splice import trained_only
-from agentlab.rollout import play
-from agentlab.rollout.again import (Again, Judged, Says, always, attempts, best_of_own, by_attempt, by_budget, by_units,
-                                    corrections, earned, expert_hint, fewer_first, guided, improved, introspection,
-                                    judgements, keep_all, keep_attempts, keep_better, keep_right, play_again, spoken,
-                                    unit_reward, verdicts)
-from agentlab.rollout.turns import UnaryFeedback
+from agentlab.rollout import (Again, Judged, Says, UnaryFeedback, always, attempts, best_of_own, by_attempt, by_budget,
+                              by_units, corrections, earned, expert_hint, fewer_first, guided, improved, introspection,
+                              judgements, keep_all, keep_attempts, keep_better, keep_right, play, play_again, spoken,
+                              unit_reward, verdicts)
 from agentlab.selfplay.preferences import dpo_credit
 from agentlab.train import recipes, train
 from later import deferred

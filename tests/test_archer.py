@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from agentlab.episodes import Batch, state_key
-from agentlab.replay.buffer import Buffer
-from agentlab.replay.utterance_critic import (ArcherCritic, TwinHeads, archer, archer_loss, archer_targets,
-                                              closing_features, critic_step, follow, fresh_utterances,
+from agentlab.replay import ArcherCritic, Buffer, archer, archer_targets, critic_step
+from agentlab.replay.utterance_critic import (TwinHeads, archer_loss, closing_features, follow, fresh_utterances,
                                               utterance_features)
 from agentlab.reward import paid
 from agentlab.rollout import play

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from agentlab.env import EnvError, RandomWins, check_env, heard, load_env
-from agentlab.env import by_name
-from agentlab.env.adapters import Typed, action_words, bare, documented, drawn, fields_told, from_openenv
-from agentlab.env.protocol import Env, Step
+from agentlab.env import (Env, EnvError, RandomWins, Step, action_words, by_name, check_env, from_openenv, heard,
+                          load_env)
+from agentlab.env.adapters import Typed, bare, documented, drawn, fields_told
 from agentlab.policy import tiny_policy
 from agentlab.policy.tiny import closed_tokenizer, demonstration_env
 from agentlab.rollout import play
@@ -106,7 +105,7 @@ def test_another_package_joins(monkeypatch):
 
 def test_the_command_line_takes_names(gym, tmp_path, monkeypatch, capsys):
     from agentlab import cli
-    from agentlab.view.dashboard import resume_command
+    from agentlab.view import resume_command
     monkeypatch.chdir(tmp_path)
     name, out = 'gym:Lake-v0?horizon=5', str(tmp_path/'run')
     few = '--steps 1 --groups 1 --group-size 2 --test-tasks 1 --max-tokens 3 --recipe grpo --model untrained'.split()
@@ -213,7 +212,7 @@ def test_what_can_be_said_comes_out_as_it_went_in():
     assert set(found) & {'[0]', '[1]', '[2]'}
 
 def test_two_seats_give_their_words():
-    from agentlab.env.kuhn import Kuhn
+    from agentlab.env import Kuhn
     class Words(Kuhn): vocabulary = None
     policy = tiny_policy(Words(), warm=False)
     assert policy.text(policy.chat.text_ids('pass')) == 'pass'

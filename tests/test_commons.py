@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agentlab.env import check_env
-from agentlab.env.commons import (Cleanup, Commons, Gathering, Program, Seen, Synthesis, dense, self_play, society,
-                                  sparse)
+from agentlab.env import Cleanup, Commons, Gathering, Program, Seen, Synthesis, check_env, dense, self_play, sparse
+from agentlab.env.commons import society
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent/'tools'/part) for part in ('', 'claims')]
 STILL = 'def policy(seen): return 7'

@@ -9,8 +9,8 @@ import pytest
 
 from agentlab.env import KeyDoor
 from agentlab.train import Run, recipes, train
-from agentlab.view.dashboard import (LOOKS, MOST, Dashboard, Overlay, curves, dashboard_html, panes,
-                                     resume_command, several, takes_resume, watch)
+from agentlab.view import Dashboard, Overlay, dashboard_html, resume_command, watch
+from agentlab.view.dashboard import LOOKS, MOST, curves, panes, several, takes_resume
 from small import Paying, facts, finish, fork, same_run, small_policy, small_recipe, train_small
 from view_data import HOSTILE, write_run
 

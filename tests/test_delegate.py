@@ -6,12 +6,10 @@ import torch
 from agentlab.credit import grpo
 from agentlab.env import HopSearch, KeyDoor, Negotiation
 from agentlab.episodes import Batch, Episode, Turn
-from agentlab.objective.trust import fit_ratio
+from agentlab.objective import fit_ratio
 from agentlab.policy import tiny_policy
-from agentlab.rollout import Delegate, FrozenActor, hops_of_two, play, play_players, warm_seats
-from agentlab.rollout import delegate
-from agentlab.selfplay import League
-from agentlab.selfplay.role_weights import RoleWeights
+from agentlab.rollout import Delegate, FrozenActor, delegate, hops_of_two, play, play_players, warm_seats
+from agentlab.selfplay import League, RoleWeights
 from agentlab.train import recipes, train
 from small import Paying
 
@@ -316,7 +314,7 @@ def flow(verify=complete, limit=3, **how):
 def test_agentflow_plays_and_updates(tmp_path):
     world = flow()
     policy = tiny_policy(HopSearch(1), warm=False, progress=False)
-    from agentlab.policy.tiny import warm_start
+    from agentlab.policy import warm_start
     warm_start(policy, HopSearch(1, split='demo'), steps=40, episodes=8, pool=320, noise=.5)
     row = trained(tmp_path, recipes.agentflow, policy, world, groups=6, group_size=6)
     assert row['grad_norm'] > 0 and row['sampler_gap'] < 1e-3

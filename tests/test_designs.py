@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab.policy import Policy, tiny_model, word_tokenizer
-from agentlab.prompt import covering, design_chances, new_part, pair_ridge, recombine, search_designs, shuffled
-from agentlab.prompt.designs import Tried
+from agentlab.prompt import Tried, covering, design_chances, new_part, pair_ridge, recombine, search_designs, shuffled
 from agentlab.rollout import Trees, evenly, legal
 
 quick = settings(max_examples=8, deadline=None)

@@ -13,8 +13,7 @@ from transformers import (Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHea
                           MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 from agentlab.episodes import Batch, Episode, Turn
-from agentlab.policy import Policy, TorchSampler, exact, word_tokenizer
-from agentlab.policy.core import checkpoint_layers
+from agentlab.policy import Policy, TorchSampler, checkpoint_layers, exact, word_tokenizer
 from agentlab.policy.exact import EXACT, fewest_rows, settle, weighted_values, why_not
 from agentlab.train.trainer import with_lora
 from later import deferred

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from agentlab.env import GuessNumber
-from agentlab.policy import Conversation, opened, tiny_policy
-from agentlab.policy.core import Policy
+from agentlab.policy import Conversation, Policy, opened, tiny_policy
 from agentlab.policy.export import export_run, in_float32, plain_model, write_merged
 from agentlab.train.trainer import with_lora
 from later import deferred

@@ -6,14 +6,14 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from agentlab.env.matrix_games import (MatrixGame, always, prisoners_dilemma, pure_equilibria, rock_paper_scissors,
-                                       stag_hunt, symmetric, tit_for_tat)
-from agentlab.env.negotiation import Negotiation, deals, draw_goods, efficiency, fairness, nash_solution, pareto_front
-from agentlab.env.nim import Nim, lost
-from agentlab.env.protocol import EnvError, canonical, check_env, check_step, random_states, split_of, splits, tidy
-from agentlab.env.signals import Signals
-from agentlab.env.tictactoe import TicTacToe, canonical_board, value
-from agentlab.env.two_seats import expert_player, play_game, random_player
+from agentlab.env import (EnvError, MatrixGame, Negotiation, Nim, Signals, TicTacToe, check_env, expert_player,
+                          play_game, prisoners_dilemma, random_player, rock_paper_scissors, split_of, splits, stag_hunt,
+                          tidy)
+from agentlab.env.matrix_games import always, pure_equilibria, symmetric, tit_for_tat
+from agentlab.env.negotiation import deals, draw_goods, efficiency, fairness, nash_solution, pareto_front
+from agentlab.env.nim import lost
+from agentlab.env.protocol import canonical, check_step, random_states
+from agentlab.env.tictactoe import canonical_board, value
 
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**64)

@@ -4,15 +4,12 @@ import pytest
 import torch
 
 from agentlab.env import (BesideExpert, BugWork, HopSearch, InjectBug, Isolated, KeyDoor, Listed, Planned, PythonTool,
-                          Tagged, TextEnv, check_env, envs, games, load_env)
-from agentlab.env.adapters import described, environment_factory, printed
+                          Tagged, TextEnv, check_env, environment_factory, envs, games, load_env)
+from agentlab.env.adapters import described, printed
 from agentlab.env.protocol import as_reader, example_of, extended, guide_of, guide_text, listed, unanswered
-from agentlab.policy.core import Chat, Policy, word_tokenizer
-from agentlab.policy.guide import knows, reads, suited, told
-from agentlab.policy.tiny import tiny_model
-from agentlab.rollout import play, play_players
-from agentlab.rollout.turns import TurnLimit, UnaryFeedback
-from agentlab.rollout.windows import with_summaries
+from agentlab.policy import Chat, Policy, suited, tiny_model, word_tokenizer
+from agentlab.policy.guide import knows, reads, told
+from agentlab.rollout import TurnLimit, UnaryFeedback, play, play_players, with_summaries
 
 @pytest.fixture(autouse=True, scope='module')
 def one_thread(): torch.set_num_threads(1)
@@ -100,9 +97,8 @@ def test_what_a_tokenizer_knows():
 
 def test_one_place_for_every_caller(reader):
     "play, windows, players and the widget's game begin with the same ids; system= overrules them."
-    from agentlab.rollout.branching import arpo
-    from agentlab.rollout.resampling import with_rollback
-    from agentlab.view.playing import Play
+    from agentlab.rollout import arpo, with_rollback
+    from agentlab.view import Play
     house = KeyDoor()
     how = dict(max_turns=2, max_tokens=4)
     expected = reader.chat.first(house.reset(0).observation, house.guide)

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from agentlab.credit import grpo
-from agentlab.env import KeyDoor
-from agentlab.env.own_tasks import OwnTasks
+from agentlab.env import KeyDoor, OwnTasks
 from agentlab.policy import tiny_policy
-from agentlab.reward.judge import (EndpointJudge, Form, Head, Judge, a_or_b, agreement, calibrated, digits,
-                                   in_both_orders, play_judged, yes_no)
+from agentlab.reward import (EndpointJudge, Form, Head, Judge, a_or_b, agreement, calibrated, digits, in_both_orders,
+                             play_judged, yes_no)
 from agentlab.train import recipes, train
 from later import deferred
 
@@ -86,7 +85,7 @@ def test_a_judge_that_prefers_the_first_place_has_no_signal():
 
 def test_votes_of_a_server_side_by_side():
     "Each question has its own votes, whatever order they come in; a server that is down is no verdict."
-    from agentlab.prompt.endpoint import EndpointError
+    from agentlab.prompt import EndpointError
     def serve(messages, schema):
         said = messages[-1]['content']
         if said == 'down': raise EndpointError('cannot be reached')

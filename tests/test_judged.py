@@ -10,12 +10,9 @@ from agentlab.credit import grpo
 from agentlab.env import KeyDoor
 from agentlab.episodes import Batch
 from agentlab.policy import tiny_policy
-from agentlab.reward.basic import outcome
-from agentlab.reward.gates import renorm
-from agentlab.reward.judge import Form, Judge
-from agentlab.reward.judged import (accepted, as_drawn, asked_of, atom_reward, drawn_by_value, falling,
-                                    from_what_was_read, in_shares, play_ranked, said_anew, staged, vspo)
-from agentlab.reward.rankings import round_robin
+from agentlab.reward import (Form, Judge, accepted, as_drawn, asked_of, atom_reward, drawn_by_value, falling,
+                             from_what_was_read, in_shares, outcome, play_ranked, renorm, round_robin, said_anew,
+                             staged, vspo)
 from agentlab.rollout import play
 from agentlab.train import recipes, train
 from small import Paying

@@ -10,13 +10,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab.episodes import Batch, Episode, Turn, state_key
-from agentlab.objective import clip, loss_weights
-from agentlab.objective.correction import corrected, dart_weights, icepop, importance_weights, truncated
-from agentlab.objective.covariance_clips import clip_cov, kl_cov, spear_clip
-from agentlab.objective.sequence import (cispo, each_episode, each_row, each_token, each_turn, gmpo, gspo, gspo_episode,
-                                         gspo_turn, sapo)
-from agentlab.objective.trust import aepo_clip, dcpo_clip, dppo_kl, dppo_tv, dro, hispo, reinforce
-from agentlab.policy.core import take_rows
+from agentlab.objective import (aepo_clip, cispo, clip, clip_cov, corrected, dart_weights, dcpo_clip, dppo_kl, dppo_tv,
+                                dro, each_episode, each_row, each_token, each_turn, gmpo, gspo, gspo_episode, gspo_turn,
+                                hispo, icepop, importance_weights, kl_cov, loss_weights, reinforce, sapo, spear_clip,
+                                truncated)
+from agentlab.policy import take_rows
 from agentlab.recipe import import_path
 from later import deferred
 

@@ -6,9 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentlab.env import EnvError, Isolated, check_env
-from agentlab.env import scratch_files, tool_of
-from agentlab.env.own_tasks import LINE, OwnTasks, contains, exact, load_tasks, number, read_tasks
+from agentlab.env import EnvError, Isolated, OwnTasks, check_env, contains, exact, number, scratch_files, tool_of
+from agentlab.env.own_tasks import LINE, load_tasks, read_tasks
 from agentlab.episodes import Batch
 from agentlab.policy import Calls, tiny_policy, wordwise
 from agentlab.rollout import play

@@ -4,18 +4,14 @@ import importlib.util, json, math, time
 from random import Random
 import pytest
 import torch
-from agentlab.env import (BesideExpert, BugWork, InjectBug, Isolated, KeyDoor, Kuhn, Planned, TextEnv, TicTacToe, envs,
-                          expert_player, games, load_env, random_player)
-from agentlab.env.adapters import from_gymnasium
-from agentlab.env.wrappers import Tagged
+from agentlab.env import (BesideExpert, BugWork, InjectBug, Isolated, KeyDoor, Kuhn, Planned, Tagged, TextEnv,
+                          TicTacToe, envs, expert_player, from_gymnasium, games, load_env, random_player)
 from agentlab.episodes import Batch
 from agentlab.policy import Policy, tiny_model, warm_start, word_tokenizer
 from agentlab.rollout import play, play_players
-from agentlab.selfplay import Snapshot
-from agentlab.selfplay.exploitability import action_logps, game_tree
-from agentlab.view.playing import (ALL, LINES, MOST, NONE, Play, Words, called, chances, game_of, number_keys,
-                                   own_seats, percent)
-from agentlab.view.run_report import group_html
+from agentlab.selfplay import Snapshot, action_logps, game_tree
+from agentlab.view import Play, Words, chances, game_of, group_html
+from agentlab.view.playing import ALL, LINES, MOST, NONE, called, number_keys, own_seats, percent
 from test_view import ATTRIBUTES, TAGS, Reader
 from view_data import HOSTILE
 

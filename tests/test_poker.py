@@ -6,14 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from agentlab.env.kuhn import Kuhn, cards, equilibrium
-from agentlab.env.leduc import Leduc, ranks, solution
-from agentlab.env.protocol import Env, Step, canonical, check_env, random_states
-from agentlab.env.two_seats import outlook
-from agentlab.selfplay.exploitability import (action_logps, action_values, best_response, cfr, cfr_averages,
-                                              check_strategy, game_tree, game_value, legal_mass, nash_conv,
-                                              policy_strategy, reach, strategy_book, strategy_frame, strategy_of,
-                                              strategy_player, uniform)
+from agentlab.env import Env, Kuhn, Leduc, Step, check_env, outlook
+from agentlab.env.kuhn import cards, equilibrium
+from agentlab.env.leduc import ranks, solution
+from agentlab.env.protocol import canonical, random_states
+from agentlab.selfplay import (action_logps, action_values, best_response, cfr, cfr_averages, game_tree, game_value,
+                               legal_mass, nash_conv, policy_strategy, reach, strategy_player)
+from agentlab.selfplay.exploitability import check_strategy, strategy_book, strategy_frame, strategy_of, uniform
 from later import deferred
 
 few = settings(max_examples=25, deadline=None)
@@ -328,8 +327,7 @@ def test_the_solution_is_kept():
 
 @pytest.fixture(scope='module')
 def policy():
-    from agentlab.policy.core import Policy, word_tokenizer
-    from agentlab.policy.tiny import tiny_model
+    from agentlab.policy import Policy, tiny_model, word_tokenizer
     tokenizer = word_tokenizer(Leduc().vocabulary() + ['pass', 'bet', '.'])
     return Policy(tiny_model(len(tokenizer), 256), tokenizer)
 

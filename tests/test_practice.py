@@ -6,10 +6,10 @@ import pytest
 
 from agentlab.env import GuessNumber, KeyDoor, TextEnv
 from agentlab.episodes import Batch
-from agentlab.policy import tiny_policy
-from agentlab.policy.tiny import demonstrate, taught
-from agentlab.rollout.turns import ExpertLimit, expert_turns
-from agentlab.train.practice import cascade, divided, longest, proposed
+from agentlab.policy import demonstrate, taught, tiny_policy
+from agentlab.rollout import ExpertLimit
+from agentlab.rollout.turns import expert_turns
+from agentlab.train import cascade, divided, longest, proposed
 from small import small_policy
 
 @pytest.mark.parametrize('factor', [1, 1.5, 3])

@@ -7,16 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from agentlab.env import HopSearch, KeyDoor
-from agentlab.env.cue_door import CueDoor
+from agentlab.env import CueDoor, HopSearch, KeyDoor
 from agentlab.episodes import Batch
-from agentlab.policy.core import Policy, word_tokenizer
-from agentlab.policy.tiny import tiny_model
-from agentlab.prompt.endpoint import Endpoint
-from agentlab.prompt.instruction import (Instructed, Instruction, Turns, any_view, grammar, play_instructed,
-                                         read_instruction, render, render_english, warm_views)
-from agentlab.prompt.population import Population, fronts, lenient, pareto_chances, strict, survivors
-from agentlab.prompt.propose import ask_model, batch_plays, mine, mutate, plays_of
+from agentlab.policy import Policy, tiny_model, word_tokenizer
+from agentlab.prompt import (Endpoint, Instructed, Instruction, Population, ask_model, batch_plays, lenient, mutate,
+                             play_instructed, plays_of, read_instruction, render, render_english, strict, warm_views)
+from agentlab.prompt.instruction import Turns, any_view, grammar
+from agentlab.prompt.population import fronts, pareto_chances, survivors
+from agentlab.prompt.propose import mine
 
 instructions = st.builds(lambda slots, facts, text: Instruction(slots | dict(facts=facts), text),
     st.deferred(lambda: st.fixed_dictionaries({name: st.sampled_from(values) for name, values in grammar.items()})),
@@ -129,7 +127,7 @@ def test_a_population_goes_on_where_it_was():
 
 def test_mining_counts_groups_not_copies():
     "One task played a hundred times is one piece of evidence."
-    from agentlab.prompt.propose import Play
+    from agentlab.prompt import Play
     def play(group, cue, door, won):
         return Play(Instruction(), (('', cue, 'wait', False), ('', 'pick', door, False)), won, group=group)
     copies = [play(0, 'red', door, door == 'd1') for door in ('d1', 'd2')*50]
@@ -183,7 +181,7 @@ def test_the_key_is_not_in_a_recipe():
 
 def test_gepa_finds_what_scores(monkeypatch):
     pytest.importorskip('gepa', reason='the gepa package is not installed')
-    from agentlab.prompt.propose import with_gepa
+    from agentlab.prompt import with_gepa
     score = lambda instruction, tasks: [float(instruction.slots['legal'])*t for t in tasks]
     found = with_gepa(score, [1., 1., 1., 1.], calls=120)([Instruction()], [], random.Random(0))
     assert found[0].slots['legal']
@@ -234,7 +232,7 @@ def test_a_test_in_which_every_episode_breaks_is_no_success_rate(policy):
 def test_instructions_evolve_in_other_worlds(world, tmp_path):
     """KeyDoor and HopSearch with instruction slots, through the real trainer: every group is played under the
     instruction that was drawn for it, and held-out tasks under the best one."""
-    from agentlab.prompt.inspo import Inspo
+    from agentlab.prompt import Inspo
     from agentlab.train import recipes, train
     env, drawn = Instructed(world()), Instructed(world(split='demo'), any_view)
     tokenizer = word_tokenizer(env.vocabulary())

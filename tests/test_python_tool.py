@@ -10,12 +10,11 @@ from hypothesis import given, settings, strategies as st
 
 from later import needs
 needs('pydantic_monty', reason="pydantic-monty is not installed: pip install -e '.[python]'")
-from agentlab.env import sandbox as module
-from agentlab.env.isolation import Isolated
-from agentlab.env.protocol import EnvError, canonical, check_env, random_states, splits
-from agentlab.env.python_tool import (PythonTool, answers, forms, habit, joined, levels, names_in, parse, slips, solve,
-                                      spelled, well_formed)
-from agentlab.env.sandbox import Bubblewrap, MontySandbox, Refused, Result, call_filter, readable, run_python
+from agentlab.env import (Bubblewrap, EnvError, Isolated, MontySandbox, PythonTool, Refused, Result, answers, check_env,
+                          readable, run_python, sandbox as module, slips, splits, well_formed)
+from agentlab.env.protocol import canonical, random_states
+from agentlab.env.python_tool import forms, habit, joined, levels, names_in, parse, solve, spelled
+from agentlab.env.sandbox import call_filter
 
 few = settings(max_examples=40, deadline=None)
 SECONDS, MEGABYTES = .2, 32

@@ -6,10 +6,10 @@ import torch
 from hypothesis import example, given, settings, strategies as st
 
 from agentlab.env.protocol import random_states
-from agentlab.selfplay.meta import (beaten_by, hard, linear, nash_sampler, pfsp, project, projected_replicator,
-                                    replicate, risk_averse_response, risk_averse_utility, variance)
-from agentlab.selfplay.ratings import (Results, bradley_terry, cyclic_triples, hodge, log_odds, rating_frame,
-                                       results_frame, tally, wilson)
+from agentlab.selfplay import (bradley_terry, cyclic_triples, hard, hodge, linear, log_odds, nash_sampler, pfsp,
+                               project, projected_replicator, risk_averse_response, tally, variance, wilson)
+from agentlab.selfplay.meta import beaten_by, replicate, risk_averse_utility
+from agentlab.selfplay.ratings import Results, rating_frame, results_frame
 
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**32)

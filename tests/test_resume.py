@@ -42,7 +42,7 @@ class Scissors:
 
     def everywhere(self):
         import pyarrow.parquet
-        from agentlab.policy.core import Policy
+        from agentlab.policy import Policy
         for owner, name in ((os, 'fsync'), (os, 'replace'), (os, 'truncate'), (os, 'unlink'), (os, 'mkdir')):
             self.around(owner, name, name)
         self.around(shutil, 'rmtree', 'rmtree', half_tree)

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from agentlab.env import Env, Isolated, KeyDoor, Step, TextEnv
 from agentlab.episodes import Batch
-from agentlab.policy.core import Chat, word_tokenizer
+from agentlab.policy import Chat, word_tokenizer
 from agentlab.rollout import call_all, play
 from later import deferred
 from small import Paying, small_policy

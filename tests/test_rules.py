@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from agentlab.env import KeyDoor, Toolbox, check_env
-from agentlab.env.rules import Guarded, Rule, asked, check_rules, go_on, instead, read_rules, reflect, skip, stop
+from agentlab.env import (Guarded, KeyDoor, Rule, Toolbox, asked, check_env, check_rules, go_on, instead, read_rules,
+                          reflect, skip, stop)
 from agentlab.episodes import Batch
 from agentlab.rollout import play
 from small import small_policy

@@ -7,13 +7,11 @@ from random import Random
 import pytest
 import torch
 
-from agentlab.env import Diagnosis, HopSearch, Toolbox, check_env, final_answer
+from agentlab.env import Diagnosis, HopSearch, Toolbox, Wrapper, check_env, final_answer
 from agentlab.env.seeking import clinic, covered, filled, formed, masked, passage, patient, ramp, refer, similar
-from agentlab.env.wrappers import Wrapper
 from agentlab.episodes import Batch
 from agentlab.policy import tiny_policy
-from agentlab.reward.evidence import without_information
-from agentlab.reward.gates import gated
+from agentlab.reward import gated, without_information
 from agentlab.rollout import Scripted, play
 from agentlab.train import recipes, train
 
@@ -146,7 +144,7 @@ def test_gaps_are_filled_by_searching():
     assert closed.step(closed.task['calls'][0]).info['invalid']
 
 def test_masksearch_begins_with_few_gaps():
-    from agentlab.replay.tasks import Stages
+    from agentlab.replay import Stages
     assert recipes.masksearch().memory is Stages
     tasks = ramp().tasks('train', 30)
     gaps = torch.tensor([float(len(task['calls'])) for task in tasks])

@@ -9,12 +9,10 @@ from hypothesis import given, settings, strategies as st
 from agentlab.credit import dr_grpo
 from agentlab.env import HopSearch, Kuhn, Signals, TicTacToe, expert_player, random_player
 from agentlab.episodes import Batch
-from agentlab.policy.core import Policy, word_tokenizer
-from agentlab.policy.tiny import tiny_model
+from agentlab.policy import Policy, tiny_model, word_tokenizer
 from agentlab.rollout import play_players
-from agentlab.selfplay import League, SeatBaseline, Snapshot, newest, pfsp, spiral
+from agentlab.selfplay import Exchange, League, RoleWeights, SeatBaseline, Snapshot, newest, pfsp, spiral
 from agentlab.selfplay.league import moving_baseline
-from agentlab.selfplay.role_weights import Exchange, RoleWeights
 from agentlab.train import recipes, train
 
 def learner(game, hidden=16, seed=0):
@@ -129,7 +127,7 @@ def test_dead_groups_are_counted_seat_by_seat(tmp_path):
     """In a zero-sum game the two seats of a group never have equal outcomes; what teaches nothing is a group in
     which one seat always earns the same."""
     import pandas as pd
-    from agentlab.train.trainer import dead_groups
+    from agentlab.train import dead_groups
     batch = Batch.from_turns(pd.DataFrame(dict(
         group=[0]*4 + [1]*4, game=[0, 0, 1, 1, 2, 2, 3, 3], seat=['first', 'second']*4, episode=range(8), t=[0, 1]*4,
         outcome=[1., -1, 1, -1, 1, -1, -1, 1])))
@@ -137,7 +135,7 @@ def test_dead_groups_are_counted_seat_by_seat(tmp_path):
 
 def speakers(game):
     "Weights of its own for each seat, from a policy that knows the words."
-    from agentlab.policy.tiny import warm_start
+    from agentlab.policy import warm_start
     return RoleWeights(warm_start(learner(game), game, steps=20, episodes=16, pool=64), game.seats)
 
 @pytest.mark.parametrize('memory', [None, partial(Exchange, every=2)])

@@ -8,19 +8,18 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab.credit import gae
-from agentlab.env.hopsearch import HopSearch, world_of
+from agentlab.env import HopSearch
+from agentlab.env.hopsearch import world_of
 from agentlab.episodes import Batch
-from agentlab.policy.core import Policy, word_tokenizer
-from agentlab.policy.tiny import tiny_model
-from agentlab.rollout.players import play_players
-from agentlab.selfplay.preferences import (best_and_worst, by_outcome, episode_logp, inpo, pair_advantage, rivals, sppo,
-                                           win_rate_reward, win_rates)
-from agentlab.selfplay.proposers import (Proposal, ProposeHop, absolute_zero, absolute_zero_solver, bug_refusal,
-                                         hop_lookup, hop_task, noise_of, proposer_reward, read_proposal, refusal,
-                                         same_answer, search_self_play, search_solver, success_rate, swe_self_play,
-                                         trr_pp, verify)
-from agentlab.selfplay.roles import (coalition_values, judge_score, mae_judge, mae_proposer, mae_solver, marft,
-                                     sampled_shapley, seating, shapley, shared_reward, tag_score, without_one)
+from agentlab.policy import Policy, tiny_model, word_tokenizer
+from agentlab.rollout import play_players
+from agentlab.selfplay import (ProposeHop, absolute_zero, best_and_worst, hop_task, inpo, marft, pair_advantage,
+                               proposer_reward, sampled_shapley, search_self_play, seating, shapley, shared_reward,
+                               sppo, swe_self_play, trr_pp, verify, win_rate_reward, win_rates, without_one)
+from agentlab.selfplay.preferences import by_outcome, episode_logp, rivals
+from agentlab.selfplay.proposers import (Proposal, absolute_zero_solver, bug_refusal, hop_lookup, noise_of,
+                                         read_proposal, refusal, same_answer, search_solver, success_rate)
+from agentlab.selfplay.roles import coalition_values, judge_score, mae_judge, mae_proposer, mae_solver, tag_score
 
 few = settings(max_examples=15, deadline=None)
 seeds = st.integers(0, 2**32)

@@ -7,12 +7,9 @@ import torch
 from agentlab.env import KeyDoor
 from agentlab.episodes import Batch, Episode
 from agentlab.policy import Policy, tiny_model, word_tokenizer
-from agentlab.train.runs import Run
-from agentlab.view.dashboard import Dashboard, Overlay
-from agentlab.view.entropy_widget import entropy_lab
+from agentlab.train import Run
+from agentlab.view import Dashboard, Overlay, Play, TurnScope, entropy_lab
 from agentlab.view.microscope_widget import Microscope
-from agentlab.view.playing import Play
-from agentlab.view.turnscope_widget import TurnScope
 from view_data import turn, write_run
 
 from later import needs

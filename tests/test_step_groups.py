@@ -7,9 +7,7 @@ import pandas as pd
 import torch
 from hypothesis import given, settings, strategies as st
 
-from agentlab.credit.histories import hgpo
-from agentlab.credit.shared_edges import action_keys, edge_key, salt
-from agentlab.credit.step_groups import gigpo, similar_states
+from agentlab.credit import action_keys, edge_key, gigpo, hgpo, salt, similar_states
 from agentlab.episodes import Batch
 
 quick = settings(max_examples=40, deadline=None)

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from agentlab.episodes import Batch
-from agentlab.replay.stored_values import BestOfN, Stored, best_of, digi_q
-from agentlab.replay.utterance_critic import TwinHeads, archer, archer_targets, critic_step
+from agentlab.replay import BestOfN, Stored, archer, archer_targets, best_of, critic_step, digi_q
+from agentlab.replay.utterance_critic import TwinHeads
 from agentlab.rollout import play
-from agentlab.train import recipes
-from agentlab.train.trainer import train
+from agentlab.train import recipes, train
 from small import Paying, facts, same_batch, small_policy, train_small
 from test_archer import random_batch
 

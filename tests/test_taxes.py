@@ -5,9 +5,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from agentlab.env import check_env
-from agentlab.env.taxes import (BRACKETS, MOVES, Economy, Taxes, best_rates, by_income, draw_skills, election, fixed,
-                                labour, moved, saez, tax, total)
+from agentlab.env import Economy, Taxes, best_rates, by_income, check_env, election, fixed, labour, saez, total
+from agentlab.env.taxes import BRACKETS, MOVES, draw_skills, moved, tax
 
 FLAT, HALF = (0.,), (50, 50, 50)
 SEVEN = 0., 11600., 47150., 100525., 191950., 243725., 609350.

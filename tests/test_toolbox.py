@@ -18,9 +18,8 @@ from agentlab.env import (EnvError, Errands, Isolated, Toolbox, ToolError, ask_m
 from agentlab.env.errands import tool_for
 from agentlab.env.protocol import as_reader, canonical
 from agentlab.episodes import Batch
-from agentlab.policy import Chat, Completion, Policy, tiny_model, tiny_policy
-from agentlab.policy.core import word_tokenizer
-from agentlab.policy.formats import Calls, Thinking, hermes, message, plan, wordwise, xml
+from agentlab.policy import (Calls, Chat, Completion, Policy, Thinking, hermes, message, plan, tiny_model, tiny_policy,
+                             word_tokenizer, wordwise, xml)
 from agentlab.rollout import play
 from words import says_known_words
 

@@ -11,9 +11,9 @@ import pytest
 from agentlab.env import KeyDoor
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy import tiny_policy
-from agentlab.train import load_recipe, train
-from agentlab.train.runs import Run, open_run
-from agentlab.train.trackers import (TRACKERS, Sink, Tracker, flat_facts, numbers_of, report_to, run_name, turn_table)
+from agentlab.train import TRACKERS, Run, Sink, Tracker, load_recipe, report_to, train, turn_table
+from agentlab.train.runs import open_run
+from agentlab.train.trackers import flat_facts, numbers_of, run_name
 
 class Recorder:
     "A tracker that keeps what it is told."

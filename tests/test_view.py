@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 from agentlab import view
 from agentlab.episodes import Batch, Episode
-from agentlab.view.dashboard import Dashboard, Tail, status_text, time_left
-from agentlab.view.run_report import (collect, group_html, integrity, letters, pick_group, report, row_findings, thin,
-                                      ticks)
-from agentlab.view.web import attribute, clip, safe, visible
+from agentlab.view import Dashboard, Tail, attribute, collect, group_html, integrity, pick_group, report, safe, visible
+from agentlab.view.dashboard import status_text, time_left
+from agentlab.view.run_report import letters, row_findings, thin, ticks
+from agentlab.view.web import clip
 from view_data import HOSTILE, hostile_batch, played, turn, write_run
 
 VOID = {'meta', 'br', 'img', 'input', 'link', 'hr'}
@@ -271,7 +271,7 @@ def test_dashboard_of_a_folder_follows_and_restarts(tmp_path):
     (folder/'metrics.jsonl').write_text('{"step": 0, "reward": 5.0}\n')
     dashboard.draw(force=True)
     assert dashboard.plots.line('reward') == [[0, 5.]] and len(dashboard.rows) == 1
-    from agentlab.train.runs import Run
+    from agentlab.train import Run
     assert len(Dashboard(Run(folder)).rows) == 1
     with pytest.raises(FileNotFoundError, match='does not exist'): Dashboard(tmp_path/'nowhere')
 
