@@ -7,10 +7,10 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from agentlab.env.hopsearch import (HopSearch, World, draw_people, first_names, fts_query, full_name, last_names,
-                                    names_of, relations, world_of)
-from agentlab.env.isolation import Isolated
-from agentlab.env.protocol import EnvError, canonical, check_env, random_states, splits
+from agentlab.env import EnvError, HopSearch, Isolated, check_env, splits
+from agentlab.env.hopsearch import (World, draw_people, first_names, fts_query, full_name, last_names, names_of,
+                                    relations, world_of)
+from agentlab.env.protocol import canonical, random_states
 
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**64)
@@ -29,7 +29,9 @@ def play(env, task, choose, seed=0):
     while not steps[-1].done: steps.append(env.step(choose(steps[-1])))
     return steps
 
-def random_legal(seed): return lambda step, generator=Random(seed): generator.choice(step.info['legal'])
+def random_legal(seed):
+    generator = Random(seed)
+    return lambda step: generator.choice(step.info['legal'])
 
 # ---- the protocol
 
@@ -159,8 +161,8 @@ def test_an_answer_is_equally_likely_for_every_relation():
 @given(st.sampled_from(splits), st.integers(0, 10**6), st.integers(12, 58))
 def test_every_page_is_found_by_its_own_question(split, number, people):
     world = World(split, number, people)
-    assert (len(set(world.people)) == people and set(world.people) <= set(names_of(split))
-            and len(world.pages) == 4*people)
+    assert len(set(world.people)) == people and set(world.people) <= set(names_of(split))
+    assert len(world.pages) == 4*people
     for relation in relations:  # one ring through everybody
         facts, back = world.chain(world.people[0], (relation,)*people)
         assert back == world.people[0] and {name for _, name in facts} == set(world.people)
@@ -227,8 +229,8 @@ def test_the_expert_needs_one_turn_a_hop_and_hops_are_told(hops, distractors, se
     assert steps[-1].reward == {'player': 1.} and len(steps) == hops + 2
     assert [step.info['reached'] for step in steps] == [(), *((hop,) for hop in range(1, hops + 1)), ()]
     assert [step.info['hops'] for step in steps] == [tuple(range(1, min(hop, hops) + 1)) for hop in range(hops + 2)]
-    assert (len({step.info['answer'] for step in steps}) == 1
-            and [step.info.get('cost', 0) for step in steps] == [0] + [1]*hops + [0])
+    assert len({step.info['answer'] for step in steps}) == 1
+    assert [step.info.get('cost', 0) for step in steps] == [0] + [1]*hops + [0]
     assert env.game.question.count(' of ') == hops
 
 @few
@@ -274,8 +276,8 @@ def test_states_recur_by_what_was_found_not_by_the_way():
 def test_milestones_pay_once_and_the_seat_that_found_them():
     env = HopSearch(milestone=.5, **pair)
     steps = play(env, env.tasks('test', 1)[0], lambda step: env.expert())
-    assert ([step.reward.get('searcher') for step in steps] == [None, 0, .5, 0, 0, .5, 0, 1]
-            and [step.reward.get('planner') for step in steps] == [None, 0, 0, 0, 0, 0, 0, 1])
+    assert [step.reward.get('searcher') for step in steps] == [None, 0, .5, 0, 0, .5, 0, 1]
+    assert [step.reward.get('planner') for step in steps] == [None, 0, 0, 0, 0, 0, 0, 1]
     alone = HopSearch(milestone=.5, results=4)
     alone.reset(0, env.tasks('test', 1)[0])
     # all four pages on the first person, one of them a hop
@@ -312,8 +314,8 @@ def test_tasks_are_distinct_and_repeatable():
     env = HopSearch()
     for split in splits:
         tasks = env.tasks(split, 200)
-        assert (len({canonical(task) for task in tasks}) == 200
-                and tasks[:50] == HopSearch(split='demo').tasks(split, 50) != env.tasks(split, 50, seed=1))
+        assert len({canonical(task) for task in tasks}) == 200
+        assert tasks[:50] == HopSearch(split='demo').tasks(split, 50) != env.tasks(split, 50, seed=1)
         assert json.loads(json.dumps(tasks)) == tasks
         assert env.reset(0, tasks[0]).info['state'] == env.reset(9, json.loads(json.dumps(tasks[0]))).info['state']
 
@@ -328,7 +330,7 @@ class Script:
     def sampler(self): return self
     def text(self, ids): return self.said
     def sample(self, contexts, **how):
-        from agentlab.policy.sampler import Completion
+        from agentlab.policy import Completion
         self.read += contexts
         self.said = next(self.actions)
         ids = self.chat.text_ids(self.said) + [self.end_id]
@@ -352,8 +354,7 @@ class Early(HopSearch):
 def demonstrated_and_played(env, seed, noise, game=0):
     """The episodes of one demonstrated game, and those of `play` when the same actions are said; with the contexts
     that were read."""
-    from agentlab.policy.core import Chat, word_tokenizer
-    from agentlab.policy.tiny import demonstrate
+    from agentlab.policy import Chat, demonstrate, word_tokenizer
     from agentlab.rollout import play as play_many
     chat = Chat(word_tokenizer(env.vocabulary() + ['.']))
     shown = demonstrate(env, chat, [seed + 1]*game + [seed], noise)[-len(env.seats):]
@@ -383,8 +384,8 @@ def test_a_demonstration_is_what_play_records_of_the_same_actions(form, seed, no
         assert plain_facts(one) == plain_facts(other) and one.source == 'demonstration'
         assert one.outcome == pytest.approx(sum(turn.reward for turn in one.turns)) or not one.turns
         for turn in one.turns:
-            assert (len(turn.logps) == len(turn.entropies) == len(turn.ids)
-                    and all(x != x for x in turn.logps + turn.entropies))
+            assert len(turn.logps) == len(turn.entropies) == len(turn.ids)
+            assert all(x != x for x in turn.logps + turn.entropies)
     moves = sorted(((turn.t, k) for k, side in enumerate(shown) for turn in side.turns))
     assert [t for t, _ in moves] == list(range(len(moves)))
     contexts = [[] for _ in shown]  # what each seat has read and said so far: exactly what the sampler was given
@@ -407,8 +408,8 @@ def test_a_searcher_that_is_never_asked_still_has_an_episode():
     class Rash(HopSearch):
         def demonstrator(self, noise=0., generator=None): return f'answer {self.game.start}'
     shown, played, _ = demonstrated_and_played(Rash(**pair), 0, .5)
-    assert ([len(side.turns) for side in shown] == [1, 0]
-            and list(map(plain_facts, shown)) == list(map(plain_facts, played)))
+    assert [len(side.turns) for side in shown] == [1, 0]
+    assert list(map(plain_facts, shown)) == list(map(plain_facts, played))
 
 def test_a_warm_start_learns_from_both_seats():
     "Every update holds both sides of its games: the policy comes to speak as a planner and as a searcher."
