@@ -1,9 +1,6 @@
 """The adapters against stand-ins that misbehave as the real packages do: no optional package is needed (those are in
 tests/adapters/real.py)."""
-import copy
-import inspect
-import pickle
-import random
+import copy, inspect, pickle, random
 from types import SimpleNamespace
 
 import numpy as np
@@ -190,8 +187,8 @@ def test_gymnasium():
     "Actions that count from 1, observations that are dictionaries, a simulator that crashes, options, closing."
     env = from_gymnasium(Gym(), ['Wait', 'GO now'])
     step = env.reset(3)
-    assert (step.info['legal'] == ['wait', 'go now'] and step.info['state'][0][0] == 'x'
-            and len(step.info['state'][0][1]) == 2)
+    assert step.info['legal'] == ['wait', 'go now'] and step.info['state'][0][0] == 'x'
+    assert len(step.info['state'][0][1]) == 2
     assert env.step(' go   NOW.').reward == dict(player=1.) and env.step('wait').reward == dict(player=0.)
     assert type(env.step('go now').reward['player']) is float
     assert env.step('wait').info['success'] is False  # terminated, but the last reward is 0
@@ -293,8 +290,8 @@ def test_for_trl():
     task = CueDoor().tasks('test', 1)[0]
     assert one.reset(seed=0, task=task) == f"Cue {task['cue']}."
     one.act('wait'), one.act('wait'), one.act(one._env.expert())
-    assert (one.get_reward() == 1. and one._won is True and one.act('wait') == 'The episode is over.'
-            and one.get_reward() == 1.)
+    assert one.get_reward() == 1. and one._won is True and one.act('wait') == 'The episode is over.'
+    assert one.get_reward() == 1.
     assert two.get_reward() == 0. and pickle.dumps(two.get_reward())
     assert made().act('wait') == 'The episode is over.'  # never begun
     with pytest.raises(ValueError, match="'seed'"): one.reset(prompt='x')

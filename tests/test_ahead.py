@@ -1,10 +1,5 @@
 "Play ahead of learning: a calendar and no race, players that die or lie, nothing lost and nothing twice."
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
+import os, signal, subprocess, sys, threading, time
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """Environments by name, random play, and the training of what is adapted, against stand-ins (the real packages:
 tests/adapters/real.py)."""
-import importlib.metadata
-import json
-import sys
+import importlib.metadata, json, sys
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 "Collecting is quick because it imports little: what the tests need is imported before the first test that needs it."
-import os
-import subprocess
-import sys
+import os, subprocess, sys
 from pathlib import Path
 
 import later

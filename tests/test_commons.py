@@ -1,6 +1,5 @@
 "Commons: what a step does, four metrics, programs that want to write on the world, and the loop that writes them."
-import random
-import sys
+import random, sys
 from pathlib import Path
 
 import pytest

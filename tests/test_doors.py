@@ -1,10 +1,5 @@
 "What the pages of a family talk about is imported by the family, and what its modules export is found there."
-import importlib
-import inspect
-import json
-import pkgutil
-import pydoc
-import re
+import importlib, inspect, json, pkgutil, pydoc, re
 from pathlib import Path
 from types import ModuleType
 

@@ -1,6 +1,5 @@
 "A metric declares itself once: rows, report, dashboard and TurnScope find it there."
-import math
-import warnings
+import math, warnings
 
 import pytest
 

@@ -1,7 +1,6 @@
 """Every notebook runs from top to bottom, each in a process of its own, its `gpu` cells where there is a GPU, its
 `lm` cells where the pretrained model is (those of lessons with --slow), its `slow` cells with --slow."""
-import json
-import re
+import json, re
 
 import pytest
 
@@ -92,8 +91,8 @@ def test_a_picture_replaces_the_data_of_its_live_figure():
     alone = dict(mk_cell('figure'), outputs=[dict(output_type='display_data', metadata={}, data={PLOTLY: live})])
     once = tidy(json.dumps(new_nb([mk_cell('Look at the end.', 'markdown'), cell, alone])))
     outputs = [output for cell in json.loads(once)['cells'] for output in cell.get('outputs', [])]
-    assert (outputs[0]['data'] == {'image/png': 'AAAA'} and outputs[0]['metadata']['image/png']['alt']
-            == 'panels: Curves; axes: update; shown: gigpo. Look at the end.')
+    assert outputs[0]['data'] == {'image/png': 'AAAA'}
+    assert outputs[0]['metadata']['image/png']['alt'] == 'panels: Curves; axes: update; shown: gigpo. Look at the end.'
     assert PLOTLY in outputs[1]['data'] and tidy(once) == once
 
 def test_names_of_cells_shrink_and_stay_apart():

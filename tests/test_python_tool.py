@@ -225,8 +225,8 @@ def test_what_unfolds_does_so_where_the_limits_hold(what):
     import resource
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
     result = monty(UNFOLDING[what])
-    assert (time.monotonic() - start < SECONDS + 5
-            and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10)
+    assert time.monotonic() - start < SECONDS + 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
     assert not result.text or what == 'ours'
     assert what == 'ours' or result.error.partition(':')[0] in ('TimeoutError', 'MemoryError'), result
 
@@ -348,8 +348,9 @@ def unchecked(**facts):
 def test_the_command_line_has_every_wall_and_every_limit():
     command = unchecked().command(7)
     before, after = command[:command.index('--')], command[command.index('--') + 1:]
-    assert before[0] == '/usr/bin/bwrap' and {'--unshare-all', '--die-with-parent', '--new-session',
-                                              '--clearenv'} <= set(before) and '--share-net' not in before
+    assert before[0] == '/usr/bin/bwrap'
+    assert {'--unshare-all', '--die-with-parent', '--new-session', '--clearenv'} <= set(before)
+    assert '--share-net' not in before
     pairs = list(zip(before, before[1:]))
     assert {('--cap-drop', 'ALL'), ('--remount-ro', '/'), ('--seccomp', '7'), ('--chdir', '/')} <= set(pairs)
     # nothing that can be written to
@@ -359,8 +360,8 @@ def test_the_command_line_has_every_wall_and_every_limit():
     assert after[0] == '/usr/bin/prlimit' and {f'--as={100 << 20}', '--cpu=3', '--fsize=0', '--core=0'} <= set(after)
     rest = after[after.index('--') + 1:]
     # the model's code is no part of it
-    assert rest[:6] == ['/opt/python/bin/python3', '-I', '-S', '-B', '-c',
-                        rest[5]] and rest[5] == module.runner and len(rest) == 6
+    assert rest[:6] == ['/opt/python/bin/python3', '-I', '-S', '-B', '-c', rest[5]] and rest[5] == module.runner
+    assert len(rest) == 6
 
 def test_bubblewrap_refuses_and_never_runs_the_code_without_it(monkeypatch, tmp_path):
     started = []
@@ -389,8 +390,8 @@ def test_a_bwrap_that_does_not_work_is_found_out(script, tmp_path, monkeypatch):
 def test_the_filter_is_well_formed():
     for machine, (audit, column) in module.machines.items():
         numbers = [pair[column] for pair in module.allowed.values() if pair[column] is not None]
-        assert (len(call_filter(machine)) == 8*(len(numbers) + 6) and len(numbers) < 200
-                and len(set(numbers)) == len(numbers))
+        assert len(call_filter(machine)) == 8*(len(numbers) + 6) and len(numbers) < 200
+        assert len(set(numbers)) == len(numbers)
     assert all(pair[0] is not None for pair in module.allowed.values())
 
 def test_what_an_interpreter_needs_is_not_its_folder(tmp_path):
@@ -398,8 +399,8 @@ def test_what_an_interpreter_needs_is_not_its_folder(tmp_path):
     home = home_python(tmp_path)
     said = module.needed(str(home/'bin/python3'), shutil.which('true') or '/bin/true')
     seen = [path for option, path in zip(said, said[1:]) if option == '--ro-bind']
-    assert str(home/'bin/python3') in seen and str(home) not in seen and not any(Path(path) in (
-        home/'bin', home/'lib', Path('/usr'), Path('/usr/lib'), Path('/')) for path in seen)
+    assert str(home/'bin/python3') in seen and str(home) not in seen
+    assert not any(Path(path) in (home/'bin', home/'lib', Path('/usr'), Path('/usr/lib'), Path('/')) for path in seen)
     with pytest.raises(Refused, match='do not say which libraries'): module.needed(str(tmp_path/'no-python'))
 
 def home_python(tmp_path):
@@ -430,8 +431,8 @@ def test_wrapped_cpython_computes():
 def test_wrapped_code_sees_no_file_and_no_environment(code, secret):
     code = code.format(str(secret), str(secret.parent))
     if code != 'open(0).read()': refused(code, within=6, box=wrapped)
-    assert (secret.read_text() == SECRET and SECRET not in str(wrapped(code))
-            and SECRET not in str(wrapped('import os\nos.environ')))
+    assert secret.read_text() == SECRET and SECRET not in str(wrapped(code))
+    assert SECRET not in str(wrapped('import os\nos.environ'))
 
 @needs_bwrap
 @pytest.mark.parametrize('code', [
@@ -521,8 +522,8 @@ def test_questions_code_and_answers_agree(level):
     for task in env.tasks('test', 150):
         step, truth = env.reset(0, task), reference(task['form'], task['values'])
         met.add(task['form'])
-        assert (solve(task) == truth != 0 and joined(step.info['answer']) == str(truth)
-                and set(task['values']) == set(names_in(task['form'])))
+        assert solve(task) == truth != 0 and joined(step.info['answer']) == str(truth)
+        assert set(task['values']) == set(names_in(task['form']))
         assert env.sandbox(forms[task['form']][1], task['values']).text == str(truth)
         for name, value in task['values'].items():
             assert f"{name} = {', '.join(map(str, value)) if isinstance(value, list) else value}." in joined(
@@ -548,13 +549,13 @@ def test_any_text_is_played_and_counted(seed, actions, spaced):
     for turn, action in enumerate(actions, 1):
         last, step = step, env.step(action)
         columns, verb = step.info['columns'], parse(action)[0]
-        assert ((columns['tool'], columns['void']) == (verb == 'python', not verb)
-                and (columns['tool_error'] in (0, 1) if verb == 'python' else math.isnan(columns['tool_error']))
-                and step.info['invalid'] == bool(columns['void']))
+        assert (columns['tool'], columns['void']) == (verb == 'python', not verb)
+        assert (columns['tool_error'] in (0, 1) if verb == 'python' else math.isnan(columns['tool_error']))
+        assert step.info['invalid'] == bool(columns['void'])
         assert ({k: columns[k] for k in ('malformed', 'answers')} == well_formed(action) and (columns['answers'] > 0)
                 == (verb == 'answer') and list(columns) == ['tool', 'tool_error', 'void', 'malformed', 'answers'])
-        assert (step.info.get('cost', 0) == columns['tool'] and canonical(step.info['state'])
-                and '\x1b' not in step.observation)
+        assert step.info.get('cost', 0) == columns['tool'] and canonical(step.info['state'])
+        assert '\x1b' not in step.observation
         if columns['void']:
             assert (step.observation, step.info['state'], step.reward) == (
                 'Nothing was run.', last.info['state'], dict(player=0.))
@@ -644,8 +645,8 @@ def test_what_is_said_of_an_action_agrees_with_what_is_understood(action):
 
 @given(st.text('0123456789 ,.+*()[]ax\n', max_size=60))
 def test_digits_come_apart_and_together(text):
-    assert (joined(spelled(text)) == joined(text) and not re.search('[0-9]{2}', spelled(text))
-            and not re.search('[0-9] [0-9]', joined(text)))
+    assert joined(spelled(text)) == joined(text) and not re.search('[0-9]{2}', spelled(text))
+    assert not re.search('[0-9] [0-9]', joined(text))
 
 def test_a_result_counts_only_if_the_tool_gave_it():
     env, task = PythonTool(spaced=False, milestone=.5,
@@ -668,8 +669,8 @@ def test_splits_share_no_problem_and_reset_draws_from_its_own():
             env = PythonTool(level=level, split=split)
             drawn = [env.reset(seed) and env.task for seed in range(50)]
             for task in env.tasks(split, 150) + drawn: assert seen.setdefault(json.dumps(task), split) == split
-            assert (len({json.dumps(task) for task in env.tasks(split, 150)}) == 150
-                    and env.tasks(split, 150)[:5] == env.tasks(split, 5) != env.tasks(split, 5, seed=1))
+            assert len({json.dumps(task) for task in env.tasks(split, 150)}) == 150
+            assert env.tasks(split, 150)[:5] == env.tasks(split, 5) != env.tasks(split, 5, seed=1)
 
 def test_the_demonstrator_errs_in_every_way_and_mends_some_of_it():
     env, generator, kinds, won, mended, lucky = PythonTool(split='demo', sandbox=roomy), Random(0), Counter(), 0, 0, 0
@@ -695,8 +696,8 @@ def test_slips_are_said_with_the_words_of_the_vocabulary():
     for form, (question, code) in forms.items():
         for text in [question, code, habit(form), *(action for actions in slips(code).values() for action in actions)]:
             assert set(re.findall(r'\w+|[^\w\s]', spelled(text))) <= words, text
-        assert habit(form) != code and code not in [action[7:] for kind, actions in slips(code).items()
-                                                    if kind != 'void' for action in actions]
+        assert habit(form) != code
+        assert code not in [action[7:] for kind, actions in slips(code).items() if kind != 'void' for action in actions]
 
 def test_it_lives_in_another_process_too():
     here, task = PythonTool(sandbox=roomy), PythonTool().tasks('test', 1)[0]

@@ -1,8 +1,5 @@
 "The replication table: its verdicts follow from intervals and margins, and it is the one that the records give."
-import csv
-import random
-import subprocess
-import sys
+import csv, random, subprocess, sys
 
 import pytest
 from notebooks import ROOT

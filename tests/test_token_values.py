@@ -1,6 +1,5 @@
 "Values of tokens: hand checks, slow versions, what is refused, what moves and what does not."
-import copy
-import math
+import copy, math
 
 import pytest
 import torch

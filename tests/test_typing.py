@@ -1,7 +1,5 @@
 "The package promises types (agentlab/py.typed): mypy accepts what a user writes, and refuses what does not exist."
-import os
-import subprocess
-import sys
+import os, subprocess, sys
 from importlib.util import find_spec
 from pathlib import Path
 
