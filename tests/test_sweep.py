@@ -73,22 +73,19 @@ def test_resamples_stay_in_their_environment():
     assert set(bootstrap(mean, apart)) == {.5}
     x = dict(e=np.arange(6.))
     assert (bootstrap(difference, x, x, paired=True) == 0).all() and bootstrap(difference, x, x).std() > .5
-    every = [np.mean(draw) for draw in product([0, 1, 5], repeat=3)]
-    assert np.mean(bootstrap(mean, dict(e=[0, 1, 5]),
-                             times=30_000) <= 1) == pytest.approx(np.mean(np.array(every) <= 1), abs=.01)
+    every = np.mean([*product([0, 1, 5], repeat=3)], axis=1)
+    drawn = bootstrap(mean, dict(e=[0, 1, 5]), times=30_000)
+    assert np.mean(drawn <= 1) == pytest.approx(np.mean(every <= 1), abs=.01)
 
 def test_order_means_nothing():
     "Runs and environments in another order, a pair with its partner: the same interval to the last bit."
-    draw = np.random.default_rng(0)
-    order, turned = draw.permutation(8), dict(reversed(by_env(A).items()))
-    a, b, c, d = (by_env(A), by_env(B), {env: x[order] for env, x in turned.items()},
-                  {env: x[order] for env, x in by_env(B).items()})
+    order, a, b = np.random.default_rng(0).permutation(8), by_env(A), by_env(B)
+    c, d = ({env: x[order] for env, x in some} for some in (reversed(a.items()), b.items()))
+    def gap(one, two): return interval(difference, one, two, paired=True)
     assert interval(iqm, a) == interval(iqm, c)
-    assert interval(difference, a, b, paired=True) == pytest.approx(interval(difference, c, d, paired=True), abs=1e-12)
+    assert gap(a, b) == pytest.approx(gap(c, d), abs=1e-12)
     assert interval(improvement, a, b) == pytest.approx(interval(improvement, c, d), abs=1e-12)
-    # other pairs
-    assert interval(difference, a, b, paired=True) != interval(
-        difference, a, {env: x[order] for env, x in b.items()}, paired=True)
+    assert gap(a, b) != gap(a, d)  # other pairs
 
 @pytest.mark.parametrize('statistic', [mean, iqm])
 def test_interval_holds_the_truth(statistic):
@@ -145,8 +142,8 @@ def test_hostile_names_are_text():
                                  test_tasks=HOSTILE))
     found = Tags()
     found.feed(page)
-    assert (not {'script', 'img', 'iframe', 'link'} & set(found.tags)
-            and not [name for name in found.attributes if name.startswith('on') or name in ('src', 'href')])
+    assert not {'script', 'img', 'iframe', 'link'} & set(found.tags)
+    assert not [name for name in found.attributes if name.startswith('on') or name in ('src', 'href')]
     assert '\u202e' not in page and "default-src 'none'" in page
     assert page.count('&lt;script&gt;') > 10
     assert 'What failed' in page and 'OSError' in page
@@ -156,8 +153,8 @@ def test_pages_of_little():
     one = page_html(numbers(['grpo'], ['keydoor'], 1), {})
     assert 'one run, no interval' in one and 'Who beats whom' not in one and '1 run of an environment' in one
     two = page_html(numbers(['grpo', 'gigpo'], ['keydoor'], 12), {})
-    assert ('are too narrow' not in two and 'Who beats whom' in two and 'against <bdi>gigpo' in two
-            and 'nan' not in re.sub('<style>.*?</style>', '', two, flags=re.S))
+    assert 'are too narrow' not in two and 'Who beats whom' in two and 'against <bdi>gigpo' in two
+    assert 'nan' not in re.sub('<style>.*?</style>', '', two, flags=re.S)
     none = page_html(numbers(['grpo'], ['keydoor'], 1, failed=[('grpo', 0)]), {})
     assert 'No run is finished' in none and 'What failed' in none
     assert page_html(table_of([]), {})
@@ -236,9 +233,10 @@ def test_storage_that_is_not_shared(tmp_path):
 KILLED = dict(recipes='gigpo', envs='small:Paying', seeds=3, steps=10, groups=2, group_size=2, max_tokens=3,
               test_tasks=1, model='untrained', cpus=2)
 
-def whole(out):
-    bench(**KILLED, out=str(out), here=True)
-    return read_table(out/'sweep.parquet')[0]
+def assert_whole(out, tmp_path):
+    "The rows are those of a sweep that nobody stopped."
+    bench(**KILLED, out=str(tmp_path/'whole'), here=True)
+    pd.testing.assert_frame_equal(*(read_table(folder/'sweep.parquet')[0] for folder in (out, tmp_path/'whole')))
 
 def driver(out, here):
     sys.path.insert(0, str(Path(small.__file__).parent))
@@ -249,10 +247,10 @@ def interrupted(tmp_path, here, kill):
     was found then."""
     out, log = tmp_path/'killed', tmp_path/'log'
     process, deadline = fork(driver, out, here, log=log), time.monotonic() + 200
-    def rows(): return sorted((len(Run(path.parent).rows()) for path in out.rglob('metrics.jsonl')), reverse=True)
-    while time.monotonic() < deadline and process.is_alive() and not (rows() and (
-        here and rows()[0] == 10 and len(rows()) > 1 and rows()[1] >= 6 or not here and rows()[0] >= 6)):
-        time.sleep(.01)
+    def far_enough():
+        rows = sorted((len(Run(path.parent).rows()) for path in out.rglob('metrics.jsonl')), reverse=True)
+        return rows and (rows[0] == 10 and len(rows) > 1 and rows[1] >= 6 if here else rows[0] >= 6)
+    while time.monotonic() < deadline and process.is_alive() and not far_enough(): time.sleep(.01)
     assert process.is_alive(), log.read_text()
     os.kill(process.pid, kill)
     process.join(60)
@@ -268,7 +266,7 @@ def test_killed_and_gone_on(tmp_path, here):
     else:
         process = fork(driver, out, False, log=tmp_path/'again') # at once: workers of the killed one may still be there
         assert finish(process, tmp_path/'again', 300)[0] == 0, (tmp_path/'again').read_text()
-    pd.testing.assert_frame_equal(read_table(out/'sweep.parquet')[0], whole(tmp_path/'whole'))
+    assert_whole(out, tmp_path)
     assert (out/'sweep.html').exists() and not list(out.rglob('*.tmp'))
 
 @pytest.mark.slow
@@ -278,7 +276,7 @@ def test_ctrl_c_on_ray(tmp_path):
     out = interrupted(tmp_path, False, signal.SIGINT)
     assert 'KeyboardInterrupt' in (tmp_path/'log').read_text()
     bench(**KILLED, out=str(out), here=True)
-    pd.testing.assert_frame_equal(read_table(out/'sweep.parquet')[0], whole(tmp_path/'whole'))
+    assert_whole(out, tmp_path)
 
 def test_settings_that_changed(tmp_path):
     """Refused before anything is played, for a finished run and for one under way; more steps and more seeds are not
