@@ -1,5 +1,7 @@
 """A planner and an executor: what each reads, what each is paid, and what every system of the page adds; each mechanism
 is switched off and something changes."""
+from copy import deepcopy as copied
+
 import pytest
 import torch
 
@@ -15,19 +17,17 @@ from small import Paying
 
 SMALL = dict(steps=1, groups=3, group_size=4, max_turns=12, test_tasks=0, checkpoint_every=1)
 
-def house(kind, **how):
+def house(kind, world=Delegate, **how):
     "Four rooms for two seats."
-    return Delegate(kind(2, 8, 0), **dict(sees=delegate.room_alone, script=delegate.house_script) | how)
+    return world(kind(2, 8, 0), **dict(sees=delegate.room_alone, script=delegate.house_script) | how)
+
+def taught(world):
+    "With a policy that has seen a few games of it; tests copy it."
+    return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=25, episodes=12, noise=.5)
 
 @pytest.fixture(scope='module')
 def houses():
-    "A world of four rooms and a policy that has seen a few games of it; tests copy it."
-    world = house(Paying)
-    return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=25, episodes=12, noise=.5)
-
-def copied(policy):
-    import copy
-    return copy.deepcopy(policy)
+    return taught(house(Paying))
 
 def trained(tmp_path, recipe, policy, world, **changes):
     "One update; its row."
@@ -96,17 +96,15 @@ def test_coda_only_planners_vote(houses):
     assert not torch.allclose(mine, everybody)
 
 def test_coda_every_part_of_the_reward_counts():
-    def worth(said, done, **bad):
+    def worth(said=('do x', 'answer Bora Tel'), done=('search x', 'done Bora Tel'), **bad):
         sides = {seat: Episode([Turn(i, text=text, invalid=i in bad.get(seat, ())) for i, text in enumerate(texts)],
                                seat=seat, answer='Bora Tel')
                  for seat, texts in dict(planner=said, executor=done).items()}
         return delegate.coda_score(sides)
-    whole = worth(['do x', 'answer Bora Tel'], ['search x', 'done Bora Tel'])
-    assert whole == 5.5
-    assert worth(['do x', 'answer Mina Lam'], ['search x', 'done Bora Tel']) == whole - 6
-    assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Bora Tel'], planner=[0]) == whole - 1
-    assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Bora Tel'], executor=[0]) == whole - 1
-    assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Mina Lam']) == whole - .5
+    whole = worth()
+    assert whole == 5.5 and worth(planner=[0]) == worth(executor=[0]) == whole - 1
+    assert worth(said=['do x', 'answer Mina Lam']) == whole - 6
+    assert worth(done=['search x', 'done Mina Lam']) == whole - .5
     assert worth(['answer Bora Tel'], []) == 3.
 
 # ---- HiMAC
@@ -114,8 +112,7 @@ def test_coda_every_part_of_the_reward_counts():
 @pytest.fixture(scope='module')
 def plans():
     "The same house for a planner that speaks once."
-    world = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.room_alone, script=delegate.house_script, budget=5)
-    return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=25, episodes=12, noise=.5)
+    return taught(house(Paying, delegate.Blueprint, budget=5))
 
 def phases(plans, **how):
     return games(plans[1], plans[0], 3, group_size=4, rollout=delegate.play_phases, **how)
@@ -163,7 +160,7 @@ def test_himac_a_goal_is_read_alone(plans):
     "The second goal's row holds nothing of the first; without the emptying it does."
     world, policy = plans
     for empty in (True, False):
-        env = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.room_alone, script=delegate.house_script, empty=empty)
+        env = house(Paying, delegate.Blueprint, empty=empty)
         say = dict(planner=lambda env, generator: 'do a1, b2', executor=lambda env, generator: 'done')
         planner, executor = play_players(policy, env, [0], players=say, keep=True)
         assert [t.window for t in executor.turns] == [0, int(empty)]
@@ -324,8 +321,8 @@ def test_agentflow_every_step_is_a_context_of_its_own_with_the_memory():
     world.reset(0)
     first = world.step('search mentor Bora Tel')
     second = world.step('search rival Bora Tel')
-    assert first.info['fresh'] and first.observation in second.observation and len(second.observation) > len(
-        first.observation)
+    assert first.info['fresh'] and first.observation in second.observation
+    assert len(second.observation) > len(first.observation)
 
 def test_agentflow_an_unknown_tool_costs_a_step_and_is_noted():
     world = flow(limit=2)
