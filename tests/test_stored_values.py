@@ -21,7 +21,7 @@ class Nobody(Paying):
 def games(tasks=4, each=3):
     return play(small_policy(), Paying(), list(range(tasks)), each, max_tokens=3, seed=1)
 
-def table(**columns): return Batch.from_turns(pd.DataFrame(dict(dict(group=0, t=0), **columns)))
+def table(**columns): return Batch.from_turns(pd.DataFrame(dict(group=0, t=0) | columns))
 
 # ---- handed out
 
@@ -77,9 +77,8 @@ def chunks_by_loop(b, v, gamma, chunk):
 @pytest.mark.parametrize('chunk', (1, 2, 4, 99))
 def test_chunks_are_those_of_a_loop(chunk):
     b = random_batch(1)
-    b = Batch.from_turns(pd.DataFrame(dict(
-        episode=b.turns.episode, t=b.turns.t, group=0, reward=b.turns.reward, truncated=b.of_turn('truncated'),
-        last_value=b.of_turn('last_value'))))
+    b = table(episode=b.turns.episode, t=b.turns.t, reward=b.turns.reward, truncated=b.of_turn('truncated'),
+              last_value=b.of_turn('last_value'))
     v = torch.randn(len(b.turns), 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(archer_targets(b, v, gamma=.9, chunk=chunk)[:, 0], chunks_by_loop(b, v, .9, chunk))
 
@@ -90,7 +89,6 @@ def test_a_chunk_by_hand_and_a_bad_one():
     with pytest.raises(ValueError, match='chunk=0'): archer_targets(b, v, chunk=0)
 
 def test_pieces_of_all_turns_learn_what_one_step_learns():
-    "One piece with all turns is the step without pieces."
     b, x, after = table(episode=[0, 0, 1], t=[0, 1, 0], reward=[.5, 1., 1.]), torch.eye(3), []
     for pieces in (None, [torch.arange(3)]):
         heads, slow = TwinHeads(3, 3, 0), TwinHeads(3, 3, 0)
@@ -133,7 +131,7 @@ def test_the_first_of_the_best_is_chosen():
     assert best_of(b).tolist() == [1, 3]
     assert best_of(b.select([])).tolist() == []
     for asks in (best_of, digi_q):
-        with pytest.raises(ValueError, match='turns.worth|worth'): asks(table(episode=[0]))
+        with pytest.raises(ValueError, match='worth'): asks(table(episode=[0]))
 
 def test_candidates_begin_with_what_was_said_and_are_drawn_once():
     stored = Stored(games())
@@ -166,9 +164,8 @@ def test_the_values_do_not_change_while_the_policy_moves(tmp_path):
     first = made.join(stored.batch(), 0)
     with torch.no_grad():
         for p in policy.model.parameters(): p.add_(.1)
-    again = made.join(stored.batch(), 1)
-    same_batch(first, again)
-    assert again.turns.worth.tolist() == first.turns.worth.tolist()
+    same_batch(first, made.join(stored.batch(), 1))
+    assert 'worth' in first.turns
 
 def test_what_a_policy_would_say_there_is_another_value():
     stored, found = Stored(games()), []
