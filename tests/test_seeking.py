@@ -1,6 +1,7 @@
 "Diagnosis, masked passages, a page known by heart: each mechanism is switched off and something changes."
 import json
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 from random import Random
 
@@ -62,7 +63,7 @@ def test_a_diagnosis_is_a_world():
         assert step.info['success'] and env.turns == 3
         assert {*' '.join(texts).replace('.', ' . ').replace(':', ' : ').split()} <= known
     clinics = [{patient(Random(seed), split)['clinic'] for seed in range(30)} for split in ('train', 'demo', 'test')]
-    assert not clinics[0] & clinics[1] and not clinics[1] & clinics[2] and not clinics[0] & clinics[2]
+    assert not any(one & other for one, other in combinations(clinics, 2))
 
 def test_dx_matching_shows_the_nearest_cases():
     _, cases = clinic(5)
@@ -93,18 +94,16 @@ def test_dx_words_of_the_truth_are_covered():
     assert played('{ask}', f'search {everybody}', 'answer {answer}', task=task)[0] == [1., 0., 1.]  # more than ten
 
 def test_dx_listing_everything_is_paid_and_not_right():
-    everybody = ' '.join(clinic(patient(Random(4), 'train')['clinic'])[0])
     task = patient(Random(4), 'train')
-    parts, right = played('{ask}', f'answer {everybody}', task=task)
-    assert parts == [1., 0., 1.] and right == 0.
+    everybody = ' '.join(clinic(task['clinic'])[0])
+    assert played('{ask}', f'answer {everybody}', task=task) == ([1., 0., 1.], 0.)
 
 def test_dx_a_term_that_is_off_pays_nothing():
     import pandas as pd
-    frame = dict(group=0, episode=[0, 1], t=0, reward=0., refer=[1., 0.], searched=[0., 1.], answered=[1., 1.])
-    b = Batch.from_turns(pd.DataFrame(frame))
+    b = Batch.from_turns(pd.DataFrame(dict(
+        group=0, episode=[0, 1], t=0, reward=0., refer=[1., 0.], searched=[0., 1.], answered=[1., 1.])))
     reward = recipes.deep_dxsearch().reward
-    assert reward(b).tolist() == pytest.approx([.95, .2])
-    assert reward.func is gated
+    assert reward.func is gated and reward(b).tolist() == pytest.approx([.95, .2])
     assert reward(b.with_turns(refer=torch.zeros(2).double())).tolist() == pytest.approx([.15, .2])
     bare = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0], t=0)))
     with pytest.raises(ValueError, match='turns.refer'): reward(bare)
