@@ -1,6 +1,6 @@
 """Play: every world can be played to its end, a seat sees its own side only, undo goes back exactly, faults end the
 game and not the table, and the probabilities are the sampler's."""
-import importlib.util, json, math, time
+import importlib.util, json, math, sys, time
 from random import Random
 import pytest
 import torch
@@ -78,11 +78,9 @@ def test_a_policy_plays_every_game_as_the_rollout_does(name):
     "Watched to the end, a game is `play`'s: ids, log-probabilities, rewards, states."
     env = load_env(name)
     policy = speaker(env)
+    facts = lambda e: (e.seat, e.outcome, e.success, e.truncated, e.turns)
     table = Play(env, policy, seat=(), seed=2, max_tokens=3).to_end()
-    for mine, theirs in zip(table.game.episodes(), play(policy, env, [2], max_tokens=3)):
-        assert (mine.seat, mine.outcome, mine.success, mine.truncated) == (
-            theirs.seat, theirs.outcome, theirs.success, theirs.truncated)
-        assert mine.turns == theirs.turns
+    assert [*map(facts, table.game.episodes())] == [*map(facts, play(policy, env, [2], max_tokens=3))]
 
 def test_a_wrapper_and_a_function_that_makes_environments():
     assert finished(Play(Tagged(KeyDoor())), Random(0)).over
@@ -129,8 +127,8 @@ def test_players_as_in_rollout():
     players = dict(x=Snapshot(policy, name='old'), o=random_player)
     table = Play(env, players, seat=(), seed=4, max_tokens=3).to_end()
     theirs = play_players(policy, env, [4], players=players, keep=True, max_tokens=3)
-    assert [[(t.ids, t.text) for t in e.turns] for e in table.game.episodes()] == [[(t.ids, t.text) for t in e.turns]
-                                                                                   for e in theirs]
+    mine, theirs = ([[(t.ids, t.text) for t in e.turns] for e in some] for some in (table.game.episodes(), theirs))
+    assert mine == theirs
     assert [e.policy for e in table.episodes() if e.turns][0] == 'old'
 
 # --- what is hidden
@@ -161,9 +159,7 @@ def test_kuhn_hides_the_card_and_the_study_switch_shows_it():
 
 def test_hot_seat_shows_who_moves_and_a_hidden_policy_is_not_asked():
     table = Play(Kuhn(), seat=('first', 'second'))
-    assert table.seen == ('first',)
-    table.act('pass')
-    assert table.seen == ('second',)
+    assert table.seen == ('first',) and table.act('pass').seen == ('second',)
     env = Kuhn()
     watched = Play(env, speaker(env), seat='first')
     watched.mine = ('second',)
@@ -193,9 +189,7 @@ def test_undo_forgets_what_is_not_repeated():
     assert [m.text for m in table.moves] == ['1', '3']
     table.redo()
     assert 'nothing to repeat' in table.message
-    table.undo()
-    table.undo()
-    table.undo()
+    table.undo().undo().undo()
     assert 'nothing to undo' in table.message and table.at == 0
 
 # --- faults
@@ -208,10 +202,9 @@ class Odd(TextEnv):
         return task or 'begin'
     def turn(self, action): return self.told(action) if callable(self.told) else self.told
 
-@pytest.mark.parametrize('told', [lambda a: 1/0, None, ('x',), (5, 0., False, {}),
-                                  ('x', 'much', False, {}), ('x', 0., False, dict(state={1, 2})),
-                                  lambda a: (_ for _ in ()).throw(SystemExit(3)), lambda a: 'x'*4],
-                         ids=['raises', 'none', 'short', 'number', 'words', 'set', 'exit', 'long'])
+@pytest.mark.parametrize('told', [
+    lambda a: 1/0, None, ('x',), (5, 0., False, {}), ('x', 'much', False, {}), ('x', 0., False, dict(state={1, 2})),
+    lambda a: sys.exit(3), lambda a: 'x'*4], ids='raises none short number words set exit long'.split())
 def test_a_broken_environment_ends_the_game_only(told):
     env = Odd()
     env.told = told
@@ -236,10 +229,7 @@ def test_a_world_that_cannot_begin_or_be_copied():
     table = Play(Odd(), task=KeyError('nothing'))
     assert table.over and 'nothing' in table.game.error and table.history() == [] and table.episodes()[0].turns == []
     harmless(table.static())
-    table.widget
-    table.undo()
-    table.act('x')
-    table.let()
+    table.widget, table.undo(), table.act('x'), table.let()
     class Stuck(Odd):
         def clone(self): raise NotImplementedError('no copies')
     assert 'no copies' in Play(Stuck()).game.error
@@ -318,9 +308,8 @@ def test_probabilities_agree_with_the_game_tree():
 def test_empirical_frequency():
     """A uniform policy over V tokens: 4,000 draws of a one-word text, within four standard deviations of the
     probability shown."""
-    env = TicTacToe()
-    policy = speaker(env)
-    table = Play(env, policy)
+    policy = speaker(TicTacToe())
+    table = Play(TicTacToe(), policy)
     chance = max(table.probabilities(), key=lambda c: c.p)
     said = policy.sampler().sample([table.game.side.context]*4000, 2, stop=(policy.end_id,), seeds=list(range(4000)))
     found = sum(one.ids == chance.ids for one in said)/4000
@@ -349,10 +338,10 @@ def test_a_mixed_game_keeps_the_ids_that_were_sampled():
     table.act(table.legal[0])
     table.let()
     first, second, third = table.episode().turns
-    assert (first.ids == table.moves[0].completion.ids and all(math.isfinite(x) for x in first.logps)
-            and all(math.isnan(x) for x in second.logps))
-    assert ([t.columns['by_hand'] for t in (first, second, third)] == [0., 1., 0.]
-            and table.episode().source == 'demonstration' and table.episode().policy == 'speaker 0 + you')
+    assert first.ids == table.moves[0].completion.ids and all(math.isfinite(x) for x in first.logps)
+    assert all(math.isnan(x) for x in second.logps)
+    assert [t.columns['by_hand'] for t in (first, second, third)] == [0., 1., 0.]
+    assert table.episode().source == 'demonstration' and table.episode().policy == 'speaker 0 + you'
     batch = table.batch()
     own = (batch.turns.by_hand == 0)[batch.action_turn]
     assert policy.logprobs(batch)[0][own].tolist() == pytest.approx(batch.action('sampler_logp')[own].tolist(),
@@ -410,11 +399,9 @@ def test_controls_and_messages():
     assert all('share' in m for m in table.table.state['moves'])
     press(do='all', on=True)
     assert 'all seats shown' in table.picture.value
-    press(do='sit', seat=NONE)
-    assert table.mine == ()
-    press(do='sit', seat=ALL)
-    assert table.mine == ('x', 'o')
-    press(do='sit', seat='x')
+    for seat, mine in ((NONE, ()), (ALL, ('x', 'o')), ('x', ('x',))):
+        press(do='sit', seat=seat)
+        assert table.mine == mine
     for content in (dict(do='move', i=99), dict(do='move'), dict(do='no'), {}, dict(do='sit', seat='q'),
                     dict(do='new', seed='x')):
         press(**content)
@@ -423,19 +410,19 @@ def test_controls_and_messages():
     assert table.over
     press(do='new', seed=-3)
     assert (table.seed, table.at) == (0, 0)
-    assert (number_keys(['go', 'stay']) == ['1', '2'] and number_keys(['a']*12)[9:] == ['0', '', '']
-            and number_keys([]) == [])
+    assert number_keys(['go', 'stay']) == ['1', '2'] and number_keys(['a']*12)[9:] == ['0', '', '']
+    assert number_keys([]) == []
 
 def test_many_legal_texts_are_cut():
     env = Odd()
     env.told = ('x', 0., False, dict(legal=[f'move {i}' for i in range(300)]))
     table = Play(env).act('go')
-    assert (len(table.state_of()['moves']) == MOST and f'{300 - MOST} more' in table.state_of()['rest']
-            and f'{300 - MOST} more' in table.static())
+    assert len(table.state_of()['moves']) == MOST and f'{300 - MOST} more' in table.state_of()['rest']
+    assert f'{300 - MOST} more' in table.static()
 
 def test_names_and_seats():
-    assert (own_seats(None, ('a', 'b'), {}) == ('a', 'b') and own_seats((), ('a', 'b'), {}) == ()
-            and own_seats('b', ('a', 'b'), dict(a=1)) == ('b',))
+    assert own_seats(None, ('a', 'b'), {}) == ('a', 'b') and own_seats((), ('a', 'b'), {}) == ()
+    assert own_seats('b', ('a', 'b'), dict(a=1)) == ('b',)
     class Nameless:
         def __call__(self, env, draw): return 'x'
     assert [called(x) for x in (random_player, Nameless())] == ['random_player', 'Nameless']
