@@ -1,11 +1,6 @@
 """What a user gets from the package index: the wheel and the sdist hold what they should, and the wheel works
 without the repository."""
-import os
-import re
-import shutil
-import subprocess
-import sys
-import tarfile
+import os, re, shutil, subprocess, sys, tarfile
 from email import message_from_string
 from zipfile import ZipFile
 
@@ -68,8 +63,8 @@ def test_metadata(wheel):
         'textworld', 'openenv', 'verifiers', 'reasoning-gym', 'alfworld', 'gpu', 'serve', 'mcp', 'trackers', 'inspect',
         'all', 'dev'}
     entries = in_wheel(wheel, 'entry_points.txt')
-    assert ('agentlab = agentlab.cli:main' in entries
-            and '[verl.plugins]\nagentlab = agentlab.interop.verl_plugin' in entries)
+    assert 'agentlab = agentlab.cli:main' in entries
+    assert '[verl.plugins]\nagentlab = agentlab.interop.verl_plugin' in entries
 
 def test_plotly_is_no_requirement_of_every_installation(wheel):
     "48 MB that `agentlab demo` and its report do not use; the extra lab has it."
@@ -99,22 +94,21 @@ def outside(repository):
     return found['outside']
 
 def test_links_outside_the_repository():
-    text = ('[a `b`](nbs/c.ipynb), ![two rooms](assets/d.png) and [e](https://example.org/e), [f](#f)\n'
-            '```\n[x](y)\n```\n')
-    code = '\n```\n[x](y)\n```\n'
-    assert outside('')(text) == 'a `b`, *two rooms* and [e](https://example.org/e), [f](#f)' + code
+    rest = ' and [e](https://example.org/e), [f](#f)\n```\n[x](y)\n```\n'
+    text = '[a `b`](nbs/c.ipynb), ![two rooms](assets/d.png)' + rest
+    assert outside('')(text) == 'a `b`, *two rooms*' + rest
     assert outside('https://host/us')(text) == (
-        '[a `b`](https://host/us/blob/HEAD/nbs/c.ipynb), ![two rooms](https://host/us/raw/HEAD/assets/d.png) and '
-        '[e](https://example.org/e), [f](#f)' + code)
+        '[a `b`](https://host/us/blob/HEAD/nbs/c.ipynb), ![two rooms](https://host/us/raw/HEAD/assets/d.png)' + rest)
 
 def test_the_release_workflow_builds_checks_and_keeps_no_secret():
     import yaml
-    jobs = yaml.safe_load((ROOT/'.github/workflows/release.yml').read_text(encoding='utf-8'))['jobs']
+    text = (ROOT/'.github/workflows/release.yml').read_text(encoding='utf-8')
+    jobs = yaml.safe_load(text)['jobs']
     steps = [step.get('run') or step['uses'].partition('@')[0] for step in jobs['build']['steps']]
     assert steps.index('python -m build') < steps.index('python -m twine check --strict dist/*')
     assert jobs['publish']['needs'] == 'build' and jobs['publish']['permissions'] == {'id-token': 'write'}
     assert [step['uses'].partition('@')[0] for step in jobs['publish']['steps']][-1] == 'pypa/gh-action-pypi-publish'
-    assert 'secrets.' not in (ROOT/'.github/workflows/release.yml').read_text(encoding='utf-8')
+    assert 'secrets.' not in text
     from agentlab import __version__
     named = next(step for step in steps if step.startswith('test "v$('))
     env = os.environ | dict(GITHUB_REF_NAME=f'v{__version__}')
