@@ -41,6 +41,8 @@ def groups(seed, most=12):
     frame['group'] = frame.groupby('episode').group.transform('first')
     return Batch.from_turns(frame)
 
+def by_episode(b, x): return torch.zeros(len(b), dtype=torch.float64).index_add_(0, b.turns.episode, x)
+
 def logps(b, seed, n=3):
     g = torch.Generator().manual_seed(seed)
     return [-torch.rand(len(b.actions), generator=g, dtype=torch.float64) for _ in range(n)]
@@ -58,8 +60,8 @@ def test_win_rates_count(seed):
                   and not e.outcome[[i, j]].isnan().any()]
         wins = [float(e.outcome[i] > e.outcome[j]) + .5*float(e.outcome[i] == e.outcome[j]) for j in others]
         assert math.isclose(float(win_rates(b)[i]), sum(wins)/len(wins) if wins else .5)
-    for peers in {(int(g), int(s)) for g, s in zip(e.group, e.seat)}:
-        close(win_rates(b)[(e.group == peers[0]) & (e.seat == peers[1])].mean(), .5)
+    for group, seat in {*zip(e.group.tolist(), e.seat.tolist())}:
+        close(win_rates(b)[(e.group == group) & (e.seat == seat)].mean(), .5)
     close(win_rates(b.with_episodes(outcome=e.outcome.exp()*7 - 3)), win_rates(b))
     order = torch.randperm(len(b), generator=torch.Generator().manual_seed(seed))
     close(win_rates(Batch.concat([b.select([k]) for k in order.tolist()])), win_rates(b)[order])
@@ -70,10 +72,8 @@ def test_win_rate_reward(seed):
     """One reward per episode on its last turn, or as many equal parts as turns; with itself counted, rates move to
     one half."""
     b = groups(seed)
-    total = lambda x: torch.zeros(len(b), dtype=torch.float64).index_add_(0, b.turns.episode, x)
     rate = win_rates(b)
-    close(total(win_rate_reward(b)), rate)
-    close(total(win_rate_reward(b, each_turn=True)), rate)
+    for each_turn in (False, True): close(by_episode(b, win_rate_reward(b, each_turn=each_turn)), rate)
     full = b.select(~b.episodes.outcome.isnan())
     i, _ = rivals(full)
     size = torch.bincount(i, minlength=len(full)) + 1
@@ -124,10 +124,9 @@ def test_pair_losses(seed, eta, pull, mean):
 def test_tokens_without_weight_say_nothing():
     b = groups(3)
     now, = logps(b, 0, 1)
-    for mean in (False, True):
-        silent = b.with_action(weight=torch.where(torch.arange(len(b.actions)) % 2 == 0, 0., 1.))
-        spoiled = torch.where(torch.arange(len(b.actions)) % 2 == 0, math.nan, now)
-        assert episode_logp(silent, spoiled, mean).isfinite().all()
+    odd = torch.arange(len(b.actions)) % 2
+    silent, spoiled = b.with_action(weight=odd.float()), torch.where(odd > 0, now, math.nan)
+    for mean in (False, True): assert episode_logp(silent, spoiled, mean).isfinite().all()
     close(episode_logp(b.with_action(weight=torch.zeros(len(b.actions))), now, True), torch.zeros(len(b)))
 
 def test_a_judge_must_give_chances():
@@ -204,7 +203,7 @@ def test_seating(seed, n, every, step):
 @given(seeds)
 def test_shared_reward(seed):
     b, _ = teams(seed, 2, 3)
-    total = torch.zeros(len(b), dtype=torch.float64).index_add_(0, b.turns.episode, shared_reward(b))
+    total = by_episode(b, shared_reward(b))
     for game in range(3):
         mine = b.episodes.game == game
         close(total[mine], [float(b.episodes.outcome[mine].sum())]*int(mine.sum()))
@@ -323,8 +322,7 @@ def test_lookup_answers_hopsearch(seed, hops):
 def test_a_bug_must_break_something(bugged, restored):
     n = min(len(bugged), len(restored))
     bugged, restored = bugged[:n], restored[:n]
-    weakened = [x for x in bugged if x]
-    refused = bug_refusal([True]*n, bugged, weakened, restored, [[True]*n])
+    refused = bug_refusal([True]*n, bugged, [x for x in bugged if x], restored, [[True]*n])
     assert (refused == '') == (not all(bugged) and all(restored))
     assert bug_refusal([], [], [], [], [[]]) != ''
 
@@ -364,8 +362,7 @@ def test_proposer_reward(seed):
     s = torch.randint(9, (len(b),), generator=g)/8
     for rule in (absolute_zero, search_self_play, swe_self_play):
         found = proposer_reward(b, torch.where(b.episodes.success, s, math.nan), rule)
-        close(torch.zeros(len(b), dtype=torch.float64).index_add_(0, b.turns.episode, found),
-              rule(s.double(), b.episodes.success))
+        close(by_episode(b, found), rule(s.double(), b.episodes.success))
         assert (found != 0).sum() <= len(b)
 
 def test_a_silent_partner_is_a_team():
