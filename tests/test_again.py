@@ -8,25 +8,20 @@ import pytest
 import torch
 
 from agentlab.credit import grpo
-from agentlab.env import GuessNumber, HopSearch, KeyDoor, check_env
-from agentlab.env.own_tasks import OwnTasks, number
-from agentlab.env.protocol import Step
+from agentlab.env import GuessNumber, HopSearch, KeyDoor, OwnTasks, Step, check_env, number
 from agentlab.episodes import Batch, Episode, state_key
 from agentlab.metrics import MEASURES, METRICS
 from agentlab.policy import tiny_policy
 from agentlab.replay.splice import trained_only
-from agentlab.rollout import play
-from agentlab.rollout.again import (Again, Judged, Says, always, attempts, best_of_own, by_attempt, by_budget, by_units,
-                                    corrections, earned, expert_hint, fewer_first, guided, improved, introspection,
-                                    judgements, keep_all, keep_attempts, keep_better, keep_right, play_again, spoken,
-                                    unit_reward, verdicts)
-from agentlab.rollout.turns import UnaryFeedback
+from agentlab.rollout import (Again, Judged, Says, UnaryFeedback, always, attempts, best_of_own, by_attempt, by_budget,
+                              by_units, corrections, earned, expert_hint, fewer_first, guided, improved, introspection,
+                              judgements, keep_all, keep_attempts, keep_better, keep_right, play, play_again, spoken,
+                              unit_reward, verdicts)
 from agentlab.selfplay.preferences import dpo_credit
 from agentlab.train import recipes, train
 from later import deferred
 
 SMALL = dict(steps=2, groups=4, group_size=6, minibatches=1, max_tokens=4, max_turns=8, test_tasks=0)
-
 
 @pytest.fixture(autouse=True, scope='module')
 def one_thread(): torch.set_num_threads(1)
@@ -52,7 +47,6 @@ def trained(policy, recipe, out, env=None):
     assert all(set(row) <= set(METRICS) for row in rows)
     assert max(row['grad_norm'] or 0. for row in rows) > 1e-3, rows
     return run
-
 
 # ---- the wrapper and its tables
 
@@ -106,7 +100,6 @@ def test_a_world_that_ends_before_the_first_attempt():
             return Step('player', 'over', done=True)
     with pytest.raises(RuntimeError, match='over before the first attempt'): Again(Over()).reset(0)
 
-
 # ---- UFO
 
 def test_ufo_learns(beginner, tmp_path):
@@ -128,7 +121,6 @@ def test_ufo_repetition(player):
         b = games(player, UnaryFeedback(guess(), repetition=repetition), max_turns=5)
         paid[repetition] = b.episodes.outcome
     assert (paid[.5] <= paid[0.]).all() and (paid[.5] < paid[0.]).any()
-
 
 # ---- SCoRe
 
@@ -183,7 +175,6 @@ def test_score_second_attempts_are_not_announced(player):
     assert all(text.startswith('Try again. Guess a number from') for text in texts)
     assert {turn.columns['right'] for e in episodes for turn in e.turns if turn.columns['attempt'] == 0} >= {0.}
 
-
 # ---- RISE
 
 def own(policy, samples, seed=0, **how):
@@ -230,7 +221,6 @@ def test_rise_a_world_that_cannot_be_cloned(player):
     episodes = best_of_own(player, Solid(high=8, horizon=1), range(6), samples=2, max_tokens=4)
     assert {e.error is None for e in episodes} == {e.success for e in episodes} == {True, False}
     assert all('cannot be cloned' in e.error and 'made of stone' in e.error for e in episodes if not e.success)
-
 
 # ---- Agent-RLVR
 
@@ -289,7 +279,6 @@ def test_agent_rlvr_a_task_without_guidance(player):
     assert {e.success for e in episodes if not e.error} <= {True}
     assert all('nothing to say' in e.error for e in episodes if not e.success)
 
-
 # ---- ReSeek
 
 @pytest.fixture(scope='module')
@@ -334,7 +323,6 @@ def test_reseek_nobody_judges_where_there_is_no_page():
     env.reset(0)
     step = env.step('no search mentor')
     assert str(step.info['columns']['judged']) == 'nan' and check_env(Judged(search()))['clone'] == 'ok'
-
 
 # ---- MinD
 
@@ -458,7 +446,6 @@ def test_mind_plays_with_a_model_that_reads(smollm2):
     assert (logp - b.action('sampler_logp')).abs().max() < 5e-3
     paid = b.with_episodes(outcome=ends_of(b, recipe.reward))
     assert grpo(paid).isfinite().all()
-
 
 # ---- MINT
 

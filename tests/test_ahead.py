@@ -1,10 +1,5 @@
 "Play ahead of learning: a calendar and no race, players that die or lie, nothing lost and nothing twice."
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
+import os, signal, subprocess, sys, threading, time
 from pathlib import Path
 
 import pytest
@@ -19,23 +14,18 @@ from small import small_policy
 
 ROOT = Path(__file__).resolve().parent.parent
 
-
 def start(): return small_policy(KeyDoor())
-
 
 def made(**changes):
     return load_recipe('grpo', **dict(steps=5, groups=3, group_size=2, max_turns=6, test_tasks=0, checkpoint_every=1,
                                       ahead=Ahead(2)) | changes)
 
-
 def weights(policy): return dict(policy.model.named_parameters())
-
 
 def trained(out, players=None, policy=None, env=None, resume=False, **changes):
     policy = policy or start()
     run = train(policy, env or KeyDoor(), made(**changes), out, players=players, resume=resume, progress=False)
     return run, weights_hash(weights(policy))
-
 
 @pytest.mark.parametrize('lag', [0, 1, 3])
 def test_lanes_change_no_bit(lag, tmp_path):
@@ -46,13 +36,11 @@ def test_lanes_change_no_bit(lag, tmp_path):
         assert version.unique().tolist() == [max(0, step - lag)]
         assert one[0].rows()[step]['lag'] == step - max(0, step - lag)
 
-
 def test_lag_0_plays_what_a_run_without_it_plays(tmp_path):
     "The same tokens; log-probabilities may end in other bits, as the groups are computed alone."
     ahead, plain = trained(tmp_path/'a', ahead=Ahead(0), steps=1)[0], trained(tmp_path/'b', ahead=None, steps=1)[0]
     assert torch.equal(ahead.episodes(0).tokens.id, plain.episodes(0).tokens.id)
     assert 'version' not in plain.episodes(0).turns and plain.rows()[0]['lag'] is None
-
 
 @pytest.mark.parametrize('stopped', [1, 2, 4])
 def test_a_stopped_run_goes_on_to_the_same_bits(stopped, tmp_path):
@@ -61,11 +49,9 @@ def test_a_stopped_run_goes_on_to_the_same_bits(stopped, tmp_path):
     run, end = trained(tmp_path/'cut', here(1), resume=True)
     assert end == whole and len(run.rows()) == 5
 
-
 def test_a_checkpoint_of_another_lag_is_refused(tmp_path):
     trained(tmp_path, steps=2)
     with pytest.raises(ValueError, match='ahead.lag=2, you asked for 1'): trained(tmp_path, ahead=Ahead(1), resume=True)
-
 
 @pytest.mark.parametrize('stopped', [1, 3])
 def test_a_free_run_uses_every_group_once(stopped, tmp_path):
@@ -77,7 +63,6 @@ def test_a_free_run_uses_every_group_once(stopped, tmp_path):
     assert len(groups) == len(set(groups)) == 18
     assert max(groups) < 18 + 2*3 + sum(row['dropped'] for row in run.rows()) + 3
     for step in range(6): assert (run.episodes(step).episodes.step == step).all()
-
 
 def test_new_weights_speak_in_the_middle_of_a_free_game():
     "The next turn is said by them, says so, and is what a fresh policy with these weights says."
@@ -100,7 +85,6 @@ def test_new_weights_speak_in_the_middle_of_a_free_game():
     said, late = batch.action('sampler_logp'), batch.turns.version[batch.action_turn] == 7
     torch.testing.assert_close(fresh.logprobs(batch)[0][late], said[late], atol=1e-4, rtol=0)
 
-
 def test_what_hangs_is_dropped_and_replaced():
     from agentlab.episodes import Episode, Turn
     class Crew:
@@ -118,7 +102,6 @@ def test_what_hangs_is_dropped_and_replaced():
         assert free.dropped == (step == 4)
     assert taken == 16 and free.given == 16 + 1 + len(free.open)
 
-
 def test_a_fault_of_a_player_is_the_runs(tmp_path):
     class Broken(Player):
         def current(self): raise ZeroDivisionError('a fault of the rollout')
@@ -129,7 +112,6 @@ def test_a_fault_of_a_player_is_the_runs(tmp_path):
         link.policy = policy
         return link
     with pytest.raises(ZeroDivisionError, match='a fault of the rollout'): trained(tmp_path, players)
-
 
 def test_an_environment_that_fails_ends_its_episode_only(tmp_path):
     class Failing(KeyDoor):
@@ -142,7 +124,6 @@ def test_an_environment_that_fails_ends_its_episode_only(tmp_path):
     run, _ = trained(tmp_path, here(2), env=Failing(), steps=3)
     assert len(run.rows()) == 3 and 0 < sum(row['errors'] for row in run.rows()) < 18
 
-
 @pytest.mark.parametrize('fault, says', [
     (dict(ahead=None), 'players were given, and the recipe has no `ahead`'),
     (dict(memory=lambda policy, seed: type('Plans', (), dict(plan=lambda self, step: {}))()), 'the memory plans'),
@@ -151,17 +132,14 @@ def test_what_cannot_run_ahead_is_refused_before_anything_is_played(fault, says,
     with pytest.raises(ValueError, match=says): trained(tmp_path, here(), **fault)
     assert not (tmp_path/'metrics.jsonl').exists()
 
-
 def test_an_engine_of_one_set_of_weights_is_refused(tmp_path):
     policy = start()
     policy.samples_by = type('Engine', (), dict(sync=lambda self, policy: policy.sampler))()
     with pytest.raises(ValueError, match='an engine that knows one set of weights'): trained(tmp_path, policy=policy)
 
-
 def test_another_loop_refuses_it():
     trl = pytest.importorskip('agentlab.interop.trl')
     with pytest.raises(ValueError, match='TRL waits for its games'): trl.Guest(start(), KeyDoor(), made())
-
 
 @pytest.mark.parametrize('call, says', [
     (lambda: Ahead(-1), 'lag=-1'), (lambda: Ahead(1.5), 'lag=1.5'), (lambda: Ahead(True), 'lag=True'),
@@ -170,7 +148,6 @@ def test_another_loop_refuses_it():
 ])
 def test_bad_numbers(call, says):
     with pytest.raises(ValueError, match=says): call()
-
 
 def test_close_ends_a_game_that_goes_on():
     policy, env = start(), KeyDoor()
@@ -184,7 +161,6 @@ def test_close_ends_a_game_that_goes_on():
     while lanes := set(threading.enumerate()) - before: assert time.monotonic() < until, lanes
     assert crew.done.empty() and all(player.over for player in link.made)
 
-
 CHILD = """if True:
     import sys
     sys.path.insert(0, 'tests')
@@ -194,7 +170,6 @@ CHILD = """if True:
             time.sleep(.02)
             return super().step(action)
     trained(sys.argv[1], here(2), env=Slow(), resume=(Path(sys.argv[1])/'run.json').exists(), steps=6)"""
-
 
 @pytest.mark.slow
 def test_kill_9_at_any_moment(tmp_path):
@@ -212,7 +187,6 @@ def test_kill_9_at_any_moment(tmp_path):
         child.wait()
     whole = trained(tmp_path/'whole', steps=6)[1]
     assert weights_hash(weights(Policy.load(tmp_path/'killed'/'policy'))) == whole
-
 
 @pytest.mark.long
 def test_processes_of_ray_and_one_that_is_killed(tmp_path):

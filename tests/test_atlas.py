@@ -1,8 +1,5 @@
 "The atlas: a state follows from what a row names, and what it names is looked up."
-import csv
-import json
-import shutil
-import sys
+import csv, json, shutil, sys
 from importlib import import_module
 from pathlib import Path
 

@@ -42,7 +42,7 @@ view.group_html(batch, torch.linspace(-1, 1, len(batch.actions)))
 @pytest.mark.parametrize('cell,key', [('train', 'Enter'), ('awaited', None)],
                          ids=['cell returns, keyboard', 'cell awaits, click'])
 def test_dashboard_draws_and_stops(page, show, cell, key):
-    """Points grow while the function runs; Stop ends it, whether the cell has returned or still awaits."""
+    "Points grow while the function runs; Stop ends it, whether the cell has returned or still awaits."
     shown = show(cell)
     shown.wait(f'{Shown.points} > 3')
     shown.wait(f'{Shown.points} > {shown.get(Shown.points) + 10}')
@@ -55,7 +55,7 @@ def test_dashboard_draws_and_stops(page, show, cell, key):
     assert shown.get(Shown.points) == stopped and shown.get("node.querySelector('.jupyter-button').disabled")
 
 def test_error_reaches_label_and_await(page, show):
-    """What the function raises stands in the status line as text, and the await in a cell raises it."""
+    "What the function raises stands in the status line as text, and the await in a cell raises it."
     shown = show('fails')
     shown.wait(f"{Shown.status}.startsWith('failed')")
     assert '<img src=x onerror=window.hit=1> no tokens' in shown.get(Shown.status)
@@ -63,7 +63,7 @@ def test_error_reaches_label_and_await(page, show):
     assert page.evaluate('() => window.hit') is None
 
 def test_dashboard_follows_another_process(lab, show):
-    """A row log that something else writes, with a half-written last line, grows in the picture."""
+    "A row log that something else writes, with a half-written last line, grows in the picture."
     log = lab.folder/'metrics.jsonl'
     log.write_text('{"step": 0, "reward": 0.1}\n')
     shown = show('follow')
@@ -76,7 +76,7 @@ def test_dashboard_follows_another_process(lab, show):
     shown.wait(f"{Shown.status}.startsWith('stopped watching')", timeout=20_000)
 
 def test_group_in_lab(page, show):
-    """The static picture in a cell that has run: hostile text is text, nothing of it ran."""
+    "The static picture in a cell that has run: hostile text is text, nothing of it ran."
     shown = show('group')
     shown.wait("node.querySelectorAll('.al-tile').length > 0")
     shown.get("node.querySelector('.al-more').open = true")
@@ -107,7 +107,7 @@ def test_report_page(browser, tmp_path, width, scheme):
     page.close()
 
 def test_hostile_text_is_shown_not_run(browser, tmp_path):
-    """Scripts allowed, no policy to help: the picture itself must not run what a model wrote."""
+    "Scripts allowed, no policy to help: the picture itself must not run what a model wrote."
     import torch
     from agentlab.view import group_html
     batch = hostile_batch()
@@ -122,7 +122,6 @@ def test_hostile_text_is_shown_not_run(browser, tmp_path):
         assert text in seen
     assert page.evaluate('[window.hit, document.scripts.length, document.images.length]') == [None, 0, 0]
     page.close()
-
 
 def test_the_microscope_redraws_finds_a_case_and_escapes(lab):
     "Keyboard alone: a slider moves the numbers, the button finds opposite signs, and a typed tag is text."

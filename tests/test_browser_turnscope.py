@@ -1,7 +1,6 @@
 """TurnScope in a real JupyterLab: the wiring of keys, drop-downs and pointer, what the page shows of hostile text,
 and that nothing is fetched from elsewhere."""
-import json
-import shutil
+import json, shutil
 from pathlib import Path
 import pytest
 from agentlab.credit import gigpo, grpo
@@ -91,8 +90,8 @@ def test_the_token_under_the_pointer_is_the_one_in_the_file(lab, page, cell, fol
         shown.root.locator('.ts-token').nth(i - at.start).hover()
         shown.wait(f"root.querySelector('[data-fact=id]').textContent === '{batch.tokens.id[batch.actions[i]].item()}'")
         facts = shown.facts()
-        assert (minus(facts['sampler_logp']) == pytest.approx(batch.action('sampler_logp')[i].item(), rel=1e-5)
-                and minus(facts['entropy']) == pytest.approx(batch.action('entropy')[i].item(), rel=1e-5))
+        assert minus(facts['sampler_logp']) == pytest.approx(batch.action('sampler_logp')[i].item(), rel=1e-5)
+        assert minus(facts['entropy']) == pytest.approx(batch.action('entropy')[i].item(), rel=1e-5)
         assert minus(facts['advantage']) == pytest.approx(gigpo(batch)[i].item(), rel=1e-4)
         assert facts['old_logp'] == facts['kl'] == facts['ratio'] == facts['likely'] == 'not recorded'
         assert facts['text'] == batch.labels['token'][int(facts['id'])]
@@ -135,7 +134,7 @@ def test_the_keyboard_alone_goes_everywhere(lab, page):
     shown.wait("root.querySelector('.ts-strip').getAttribute('aria-valuenow') === '0'")
 
 def test_scrolling_asks_for_what_comes_into_view(lab, page):
-    """Of 24,000 tiles at most 576 are there; after a scroll to the end those of the last rows and turns are."""
+    "Of 24,000 tiles at most 576 are there; after a scroll to the end those of the last rows and turns are."
     shown = Shown(lab, page, 3)
     assert shown.get("root.querySelectorAll('.ts-tile').length") <= 576
     shown.get("root.querySelector('.ts-scroll').scrollTo(1e6, 1e6)")
@@ -150,8 +149,8 @@ def test_hostile_text_stays_text_and_nothing_is_fetched(lab, page, browser):
     for part in ('<script>window.hit=1</script>', '"><img src=x onerror="window.hit=1">', r'\u202e', '␛',
                  '99,952 characters cut'):
         assert part in text
-    assert (shown.get("root.querySelectorAll('script, img, iframe, a').length") == 0
-            and page.evaluate('window.hit') is None)
+    assert shown.get("root.querySelectorAll('script, img, iframe, a').length") == 0
+    assert page.evaluate('window.hit') is None
     backgrounds = set()
     for theme in ('JupyterLab Dark', 'JupyterLab Light'):
         page.evaluate("name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", theme)
@@ -160,5 +159,5 @@ def test_hostile_text_stays_text_and_nothing_is_fetched(lab, page, browser):
         backgrounds.add(shown.get("getComputedStyle(root).backgroundColor"))
         assert len(shown.root.screenshot()) > 20_000
     assert len(backgrounds) == 2
-    assert page.said == [] and {url.split('/')[2] for url in page.asked
-                                if url.startswith('http')} <= {lab.url.split('/')[2]}
+    assert page.said == []
+    assert {url.split('/')[2] for url in page.asked if url.startswith('http')} <= {lab.url.split('/')[2]}

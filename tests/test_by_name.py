@@ -1,22 +1,18 @@
 """Environments by name, random play, and the training of what is adapted, against stand-ins (the real packages:
 tests/adapters/real.py)."""
-import importlib.metadata
-import json
-import sys
+import importlib.metadata, json, sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from agentlab.env import EnvError, RandomWins, check_env, heard, load_env
-from agentlab.env import by_name
-from agentlab.env.adapters import Typed, action_words, bare, documented, drawn, fields_told, from_openenv
-from agentlab.env.protocol import Env, Step
+from agentlab.env import (Env, EnvError, RandomWins, Step, action_words, by_name, check_env, from_openenv, heard,
+                          load_env)
+from agentlab.env.adapters import Typed, bare, documented, drawn, fields_told
 from agentlab.policy import tiny_policy
 from agentlab.policy.tiny import closed_tokenizer, demonstration_env
 from agentlab.rollout import play
 from small import small_recipe
-
 
 class Lake:
     """Walk from S to G; H is a hole.
@@ -56,7 +52,6 @@ def gym(monkeypatch):
         if name != 'Lake-v0': raise LookupError(f'no {name}')
         return Lake(**options)
     monkeypatch.setitem(sys.modules, 'gymnasium', SimpleNamespace(make=make))
-
 
 # names
 
@@ -108,7 +103,7 @@ def test_another_package_joins(monkeypatch):
 
 def test_the_command_line_takes_names(gym, tmp_path, monkeypatch, capsys):
     from agentlab import cli
-    from agentlab.view.dashboard import resume_command
+    from agentlab.view import resume_command
     monkeypatch.chdir(tmp_path)
     name, out = 'gym:Lake-v0?horizon=5', str(tmp_path/'run')
     few = '--steps 1 --groups 1 --group-size 2 --test-tasks 1 --max-tokens 3 --recipe grpo --model untrained'.split()
@@ -118,7 +113,6 @@ def test_the_command_line_takes_names(gym, tmp_path, monkeypatch, capsys):
     assert f"--env '{name}'" in resume_command(out)
     assert cli.main(['envs']) == 0 and 'gym:FrozenLake-v1' in capsys.readouterr().out
     assert cli.main(['play', '--env', 'gym:Pond-v0']) == 2 and 'no Pond-v0' in capsys.readouterr().err
-
 
 # words, guides, texts
 
@@ -177,7 +171,6 @@ def test_actions_of_a_schema():
     assert fields_told(dict(a='x', b=[1])) == 'a: x\nb: [1]'
     with pytest.raises(TypeError, match='action= and text='): from_openenv(lambda: None)
 
-
 # random play, and what is trained with it
 
 class Coin(Env):
@@ -217,7 +210,7 @@ def test_what_can_be_said_comes_out_as_it_went_in():
     assert set(found) & {'[0]', '[1]', '[2]'}
 
 def test_two_seats_give_their_words():
-    from agentlab.env.kuhn import Kuhn
+    from agentlab.env import Kuhn
     class Words(Kuhn): vocabulary = None
     policy = tiny_policy(Words(), warm=False)
     assert policy.text(policy.chat.text_ids('pass')) == 'pass'

@@ -11,14 +11,11 @@ from claims import FAILS, HOLDS, OPEN, Claim
 
 from agentlab.bench import kept
 
-
 def claim_of(row, **other):
     return Claim(**(dict(key='toy', says='more', row=row, arms=('toy', 'plain', 'third'), control='plain',
                          measure='won', margin=.05, budget='8 games', world='none') | other))
 
-
 def noisy(mean: dict, spread=.01): return lambda arm, seed: dict(won=mean[arm] + spread*(seed % 3))
-
 
 def test_rows_are_kept_one_by_one_and_made_once(tmp_path):
     made = []
@@ -35,13 +32,11 @@ def test_rows_are_kept_one_by_one_and_made_once(tmp_path):
     assert [(row['arm'], row['seed']) for row in rows] == [(a, s) for s in range(5) for a in ('toy', 'plain', 'third')]
     assert [row['won'] for row in rows[:5]] == [.5]*5 and all(row['cpu_seconds'] >= 0 for row in rows)
 
-
 @pytest.mark.parametrize('toy, spread, word', [(.9, .01, HOLDS), (.5, .01, FAILS), (.2, .01, FAILS)])
 def test_the_verdict_follows_from_the_interval(tmp_path, toy, spread, word):
     claim = claim_of(noisy(dict(toy=toy, plain=.5, third=0.), spread))
     record = claims.play(claim, claim.arms, claim.seeds, tmp_path)
     assert record['verdict'] == word and abs(record['difference']['mean'] - (toy - .5)) < 1e-6
-
 
 def test_wide_or_few_is_not_decided(tmp_path):
     wide = claim_of(lambda arm, seed: dict(won=.5 + (arm == 'toy')*(seed - 1.8)*.3))
@@ -51,13 +46,11 @@ def test_wide_or_few_is_not_decided(tmp_path):
     real = replace(few, model='SmolLM2-135M', key='real')
     assert claims.play(real, real.arms, real.seeds[:3], tmp_path)['verdict'] == HOLDS
 
-
 def test_rows_of_other_settings_are_refused(tmp_path):
     claim = claim_of(noisy(dict(toy=.9, plain=.5, third=0.)))
     claims.play(claim, claim.arms, claim.seeds[:1], tmp_path)
     with pytest.raises(ValueError, match='another margin, settings'):
         claims.play(replace(claim, margin=.1, settings=dict(lr=1)), claim.arms, claim.seeds, tmp_path)
-
 
 def test_every_claim_of_the_repository_is_whole():
     "Keys of the atlas, a control among the arms, a record that says what its rows say."
@@ -71,16 +64,13 @@ def test_every_claim_of_the_repository_is_whole():
         record = claims.record_of(key)
         assert not record or record['verdict'] == claims.verdict(record['rows'], claim.facts())['verdict'], key
 
-
 def test_rows_that_differ_in_their_values_are_kept_as_they_are():
     rows = [dict(arm='a', seed=0, won=1.), dict(arm='b', seed=0, won=0., rate=.1)]
     assert claims.tabled(rows) == dict(rows=rows)
 
-
 def test_rows_of_another_order_are_a_table_too():
     rows = [dict(arm='a', seed=0, won=1.), dict(won=0., arm='b', seed=0)]
     assert claims.tabled(rows) == dict(columns=['arm', 'seed', 'won'], rows=[['a', 0, 1.], ['b', 0, 0.]])
-
 
 def test_what_an_arm_found_is_in_the_order_of_its_seeds():
     rows = claims.record_of('archer')['rows']

@@ -1,7 +1,5 @@
 "Collecting is quick because it imports little: what the tests need is imported before the first test that needs it."
-import os
-import subprocess
-import sys
+import os, subprocess, sys
 from pathlib import Path
 
 import later
@@ -31,7 +29,6 @@ def test_collecting_imports_nothing_slow(tmp_path):
 def test_a_file_that_computes_at_its_top_is_found(tmp_path):
     (tmp_path/'test_eager.py').write_text('import torch\nx = torch.ones(2)\ndef test_it(): pass\n')
     assert collected(tmp_path, str(tmp_path/'test_eager.py')) == (1, ['torch'])
-
 
 # ---- the stand-ins themselves
 

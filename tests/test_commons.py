@@ -1,23 +1,19 @@
 "Commons: what a step does, four metrics, programs that want to write on the world, and the loop that writes them."
-import random
-import sys
+import random, sys
 from pathlib import Path
 
 import pytest
 
-from agentlab.env import check_env
-from agentlab.env.commons import (Cleanup, Commons, Gathering, Program, Seen, Synthesis, dense, self_play, society,
-                                  sparse)
+from agentlab.env import Cleanup, Commons, Gathering, Program, Seen, Synthesis, check_env, dense, self_play, sparse
+from agentlab.env.commons import society
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent/'tools'/part) for part in ('', 'claims')]
 STILL = 'def policy(seen): return 7'
-
 
 def placed(world, cells, headings, seed=0):
     world.reset(seed)
     world.cells, world.headings = list(cells), list(headings)
     return world
-
 
 def test_the_four_metrics_by_hand():
     assert society([[0, 1, 0, 0], [0, 0, 0, 0]], [[0]*4, [0, 0, 0, 1]]) == dict(
@@ -26,14 +22,12 @@ def test_the_four_metrics_by_hand():
     even = society([[1, 0, 1], [0, 2, 0]], [[0]*3]*2)
     assert even['equality'] == 1. and even['sustainability'] == 1.
 
-
 @pytest.mark.parametrize('density, chance', [(0, .05), (.1, .0375), (.2, .025), (.3, .0125), (.4, 0.), (.9, 0.)])
 def test_apples_need_a_clean_river(density, chance):
     world = Cleanup()
     world.reset(0)
     world.waste = set(world.river[:round(density*len(world.river))])
     assert world.chance() == pytest.approx(chance)
-
 
 def test_without_a_cleaner_nothing_grows_and_no_waste_comes_beyond_the_limit():
     world = Cleanup(steps=300)
@@ -45,7 +39,6 @@ def test_without_a_cleaner_nothing_grows_and_no_waste_comes_beyond_the_limit():
     for _ in range(300): world.step([7]*5)
     assert world.density() == .4
 
-
 def test_waste_comes_with_probability_one_half_on_free_cells():
     came = []
     for seed in range(400):
@@ -55,7 +48,6 @@ def test_waste_comes_with_probability_one_half_on_free_cells():
         came.append(len(world.waste))
     assert 160 < sum(came) < 240
 
-
 def test_both_beams_of_cleanup_are_five_long_three_wide_and_cost_one():
     world = placed(Cleanup(3, plan=('HHHHHHHPPPH',)*5), [47, 46, 42], [3, 3, 3])  # row 3, columns 8, 7 and 3 of 13
     beam = world.beam(47, 3)
@@ -63,7 +55,6 @@ def test_both_beams_of_cleanup_are_five_long_three_wide_and_cost_one():
     assert world.step([6, 7, 7]) == [-1, -50, -50] and world.out == [0, 25, 25]  # everybody in it is hit
     before = set(world.waste)
     assert world.step([8, 7, 7])[0] == -1 and before - world.waste == before & beam
-
 
 @pytest.mark.parametrize('kind, hits, paid', [(Gathering, 2, [0, 0]), (Commons, 2, [0, 0]), (Cleanup, 1, [-1, -50])])
 def test_who_is_tagged_neither_acts_nor_collects_for_25_steps(kind, hits, paid):
@@ -75,12 +66,10 @@ def test_who_is_tagged_neither_acts_nor_collects_for_25_steps(kind, hits, paid):
     assert world.step([7, 7]) == [0, 1] and world.out[1] == 0
     assert sum(map(sum, world.absent)) == 25
 
-
 def test_the_beam_of_gathering_is_a_line_of_twenty():
     world = placed(Gathering(2, plan=('P'*26,)*3), [2*28 + 1, 2*28 + 22], [1, 0])
     assert world.beam(57, 1) == set(range(58, 78)) and world.beam(57, 3) == set()
     assert {len(world.beam(cell, 0)) for cell in range(29, 55)} == {0}
-
 
 @pytest.mark.parametrize('heading', range(4))
 def test_moves_are_relative_to_the_heading(heading):
@@ -95,11 +84,9 @@ def test_moves_are_relative_to_the_heading(heading):
     placed(world, [6], [0]).step([0])
     assert world.cells == [6]  # a wall
 
-
 def test_apples_of_gathering_come_back_after_25_steps():
     world = placed(Gathering(1, plan=('PA',)), [6], [3])
     assert [t for t in range(60) if world.step([7])[0]] == [0, 25, 50]
-
 
 @pytest.mark.parametrize('left, chance', [(0, 0.), (1, .01), (2, .01), (3, .05), (4, .05), (5, .1), (9, .1)])
 def test_apples_of_the_commons_need_neighbours(left, chance):
@@ -112,7 +99,6 @@ def test_apples_of_the_commons_need_neighbours(left, chance):
         came += centre in world.apples
     assert abs(came/600 - chance) < .04 and (chance or not came)
 
-
 def test_neighbours_are_counted_within_two_cells():
     world = Commons(1, plan=('A..AA.P',))
     placed(world, [17], [0])
@@ -122,7 +108,6 @@ def test_neighbours_are_counted_within_two_cells():
     world.apples = {13}
     world.grow()
     assert world.apples == {13, 14}
-
 
 @pytest.mark.parametrize('kind', [Gathering, Commons, Cleanup])
 def test_the_same_seed_is_the_same_episode(kind):
@@ -135,7 +120,6 @@ def test_the_same_seed_is_the_same_episode(kind):
     assert played(3) == played(3) != played(4)
     assert random.getstate() == state
 
-
 @pytest.mark.parametrize('actions', [[7], [7]*6, [9]*5, [-1]*5, ['7']*5, [True]*5, [7.]*5])
 def test_what_is_no_action_is_refused(actions):
     world = Cleanup()
@@ -143,13 +127,11 @@ def test_what_is_no_action_is_refused(actions):
     with pytest.raises(ValueError, match='whole numbers from 0 to 8'): world.step(actions)
     assert world.t == 0
 
-
 # ---- programs
 
 ATTACKS = dict(move="seen['cells'][seen['me']] = seen['apples'][0]", rivals="seen['out'][:] = [99999]*5",
                river="seen['waste'].clear()", apples="seen['apples'] += list(range(200))")
 ATTACKS['all'] = '\n    '.join(ATTACKS.values())
-
 
 def story(code, kind=Cleanup, steps=10):
     world, policy = kind(), Program(code)
@@ -157,12 +139,10 @@ def story(code, kind=Cleanup, steps=10):
     for _ in range(steps): world.step([policy(world.seen()[0]), 0, 1, 2, 3])
     return world.seen(), world.paid
 
-
 @pytest.mark.parametrize('kind', [Gathering, Cleanup])
 @pytest.mark.parametrize('attack', ATTACKS)
 def test_a_program_writes_on_its_copy_alone(attack, kind):
     assert story(f'def policy(seen):\n    {ATTACKS[attack]}\n    return 7', kind) == story(STILL, kind)
-
 
 @pytest.mark.parametrize('code', [
     'env.waste', 'world.waste', 'seen.__class__', '().__class__.__mro__', 'eval("seen.__class__")', 'eval("env")',
@@ -173,13 +153,11 @@ def test_what_reaches_out_or_is_no_action_is_refused(code):
     with pytest.raises(ValueError, match='agent 2, step 0'):
         Program(f'def policy(seen): return {code}')(world.reset(0)[2])
 
-
-@pytest.mark.parametrize('first', ['import subprocess', 'import socket', 'import agentlab', 'from os import system',
-                                   'import os\nos.listdir("/")', 'import sys\nsys.modules["os"].system("ls")',
-                                   'while True: pass', 'x = [0]*10**10', 'def f(): return f()\nf()'])
+@pytest.mark.parametrize('first', [
+    'import subprocess', 'import socket', 'import agentlab', 'from os import system', 'import os\nos.listdir("/")',
+    'import sys\nsys.modules["os"].system("ls")', 'while True: pass', 'x = [0]*10**10', 'def f(): return f()\nf()'])
 def test_imports_and_endless_programs_are_refused(first):
     with pytest.raises(ValueError, match='policy'): Program(f'{first}\n{STILL}')(Cleanup().reset(0)[0])
-
 
 def test_a_function_of_ours_cannot_write_either():
     world = Cleanup()
@@ -188,12 +166,10 @@ def test_a_function_of_ours_cannot_write_either():
         with pytest.raises(AttributeError): write()
     assert not any(part is own for part in seen for own in vars(world).values() if isinstance(own, (list, set)))
 
-
 def test_a_list_is_played_alike_as_function_and_as_program():
     code = 'def policy(seen): return (seen["me"] + seen["t"] + len(seen["apples"])) % 9'
     plain = lambda seen: (seen.me + seen.t + len(seen.apples)) % 9
     assert self_play(Cleanup(), Program(code), [0], 20) == self_play(Cleanup(), plain, [0], 20)
-
 
 # ---- the loop
 
@@ -209,12 +185,10 @@ def test_the_loop_answers_every_text_and_ends_after_three():
     found = check_env(Synthesis(Cleanup(steps=5), seeds=[0]), actions=(STILL,))
     assert {found[rule] for rule in found if rule != 'state'} == {'ok'}
 
-
 def test_sparse_tells_the_reward_and_dense_the_metrics():
     score = dict(efficiency=.5, equality=.9, sustainability=40., peace=5., reward=10.)
     assert sparse(score) == 'reward 10.00'
     assert dense(score) == 'efficiency 0.50, equality 0.90, sustainability 40.00, peace 5.00, reward 10.00'
-
 
 def test_the_rule_of_the_worst_metric_is_changed():
     from policy_synthesis import OF, RULES, named
@@ -224,7 +198,6 @@ def test_the_rule_of_the_worst_metric_is_changed():
     assert named('dense', score | dict(sustainability=500., equality=-7.), draw) == ('who',)
     assert {named('shuffled', score, draw) for _ in range(50)} == set(OF.values())
 
-
 @pytest.mark.parametrize('rule, part, other', [
     ('tag', 'in sight', 'never'), ('cleaners', 0, 2), ('above', .3, 0.), ('who', 'in turns', 'lowest numbers'),
     ('gather', 'own rows', 'nearest')])
@@ -233,7 +206,6 @@ def test_each_rule_of_a_list_matters(rule, part, other):
     rules, world = dict(tag='never', cleaners=1, above=.1, who='in turns', gather='nearest'), Cleanup(steps=200)
     one, two = (self_play(world, DecisionList(world, rules | {rule: given}), [0]) for given in (part, other))
     assert one != two
-
 
 def test_seen_is_what_the_sandbox_gets():
     seen = Cleanup().reset(0)[3]

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab.policy import Policy, tiny_model, word_tokenizer
-from agentlab.prompt import covering, design_chances, new_part, pair_ridge, recombine, search_designs, shuffled
-from agentlab.prompt.designs import Tried
+from agentlab.prompt import Tried, covering, design_chances, new_part, pair_ridge, recombine, search_designs, shuffled
 from agentlab.rollout import Trees, evenly, legal
 
 quick = settings(max_examples=8, deadline=None)
@@ -104,7 +103,6 @@ def test_the_best_of_an_additive_table_is_found_early_and_chance_needs_longer():
 def test_bad_input_is_named(how, said):
     with pytest.raises(ValueError, match='^.*' + said.replace('[', r'\[').replace('{', r'\{')):
         search_designs(**dict(slots=SLOTS, measure=additive) | how)
-
 
 # ---- a tree over who speaks next
 

@@ -1,10 +1,5 @@
 "What the pages of a family talk about is imported by the family, and what its modules export is found there."
-import importlib
-import inspect
-import json
-import pkgutil
-import pydoc
-import re
+import importlib, inspect, json, pkgutil, pydoc, re
 from pathlib import Path
 from types import ModuleType
 
@@ -24,12 +19,10 @@ ASKED = {'recipes', 'adapters'}
 # worlds register themselves: their class is at the door, and the door finds what else their page talks about
 WORLDS = {kind.__module__ for kind in envs.values()}
 
-
 def modules(package) -> dict:
     "Name -> module."
     names = [m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith('_')]
     return {name: importlib.import_module(f'{package.__name__}.{name}') for name in names}
-
 
 def told(family: str) -> dict:
     "Module -> words that stand in backticks in the prose of its page."
@@ -41,7 +34,6 @@ def told(family: str) -> dict:
         if named: found[named[1]] = {word for span in spans for word in re.findall(r'[A-Za-z]\w*', span)}
     return found
 
-
 @pytest.mark.parametrize('family', FAMILIES)
 def test_what_pages_talk_about_is_at_the_door(family):
     package = importlib.import_module(f'agentlab.{family}')
@@ -51,7 +43,6 @@ def test_what_pages_talk_about_is_at_the_door(family):
                if word not in vars(package) and (family, word) not in MODULES
                and not (module.__name__ in WORLDS and hasattr(package, word))]
     assert not missing, f'import them in nbs/{family}/index.ipynb'
-
 
 @pytest.mark.parametrize('family', FAMILIES)
 def test_every_public_name_is_found(family):
@@ -63,7 +54,6 @@ def test_every_public_name_is_found(family):
     alone = [name for name, values in owners.items() if len({id(v) for v in values}) == 1 and name not in here]
     lost = [name for name in alone if getattr(package, name) is not owners[name][0]]
     assert alone and lost in ([], ['recipes'])
-
 
 @pytest.mark.parametrize('name', PACKAGES)
 def test_no_name_hides_a_module(name):
@@ -77,7 +67,6 @@ def test_no_name_hides_a_module(name):
         if not isinstance(vars(package)[one], ModuleType): hidden.add(one)
     assert names and not hidden, f'call the pages of {name} otherwise than the functions at its door'
 
-
 def told_in_parts() -> list:
     "(public class, private class of its module that holds a part of it)"
     found = []
@@ -90,7 +79,6 @@ def told_in_parts() -> list:
                       and part.__module__ == module.__name__ and part.__name__.startswith('_')]
     return found
 
-
 def test_help_and_messages_name_the_public_class():
     pairs = told_in_parts()
     wrong = [(kind, name) for kind, part in pairs for name, value in vars(part).items() if inspect.isfunction(value)
@@ -102,7 +90,6 @@ def test_help_and_messages_name_the_public_class():
     with pytest.raises(TypeError, match=r'^Buffer\.add\(\) missing 2'): Buffer().add()
     page = pydoc.plain(pydoc.render_doc(Buffer))
     assert ' add(self' in page and 'Methods inherited from _' not in page
-
 
 def test_what_is_read_in_the_text_is_what_registers_itself():
     "The names of tests come from tests/registries.py: nothing is left out, and nothing else is told of it."

@@ -5,12 +5,10 @@ import pytest
 import check
 import imports
 
-
 @pytest.mark.parametrize('holds', check.CHECKS, ids=lambda holds: holds.__name__)
 def test_drift(holds):
     problems = holds()
     if problems: pytest.fail('\n'.join([f'does not hold: {holds.__doc__}', *problems]), pytrace=False)
-
 
 def test_what_counts_as_a_file_in_a_string():
     "Sheets, scripts and pages are found, in plain strings and in those with places to fill in; a piece of one is none."
@@ -19,7 +17,6 @@ def test_what_counts_as_a_file_in_a_string():
     source = f'A = {sheet!r}\nB = {script!r}\nC = f{page!r} + f"{{A}} of {{B:.2f}}"\nD = "#a {{ top: 0 }}"'
     assert check.web_strings(source) == [(1, 'CSS', 3), (2, 'JavaScript', 4), (3, 'HTML', 1)]
     assert not check.web_strings("raise ValueError(f'{a}: {b}, give {c!r}; const is no name') # function(")
-
 
 def test_imports_are_put_in_order():
     "Sections, then modules, then names; what a comment or a blank line parts stays apart, and what is wide is wrapped."

@@ -13,11 +13,10 @@ from agentlab.env import GuessNumber, KeyDoor, Kuhn
 from agentlab.episodes import Episode, Turn
 from agentlab.policy import Calls, tiny_policy
 from agentlab.train import evaluate
-from agentlab.view.foreign import open_run
+from agentlab.view import open_run
 from small import commanded
 
 HOW = dict(tasks=4, samples=2, seed=0, workers=3, format=None, max_turns=64, max_tokens=8, temperature=1.)
-
 
 @given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
 def test_pass_at_k_is_the_mean_over_all_choices_of_k_tries(numbers):

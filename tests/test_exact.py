@@ -1,11 +1,6 @@
 """Sampled and trained log-probabilities in bf16, bit for bit: ragged turns, forks, rows that leave, sizes of
 micro-batches, adapters, checkpointing."""
-import copy
-import os
-import pickle
-import random
-import subprocess
-import sys
+import copy, os, pickle, random, subprocess, sys
 
 import pytest
 import torch
@@ -13,8 +8,7 @@ from transformers import (Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHea
                           MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 from agentlab.episodes import Batch, Episode, Turn
-from agentlab.policy import Policy, TorchSampler, exact, word_tokenizer
-from agentlab.policy.core import checkpoint_layers
+from agentlab.policy import Policy, TorchSampler, checkpoint_layers, exact, word_tokenizer
 from agentlab.policy.exact import EXACT, fewest_rows, settle, weighted_values, why_not
 from agentlab.train.trainer import with_lora
 from later import deferred
@@ -32,7 +26,6 @@ KINDS = dict(
                                             bos_token_id=0, eos_token_id=0)),
     gemma2=(Gemma2ForCausalLM, Gemma2Config, SIZE | dict(num_key_value_heads=2, head_dim=16)))
 
-
 def build(kind, dtype=torch.bfloat16):
     "A random model with weights large enough that what it says depends on what it read."
     torch.manual_seed(0)
@@ -43,11 +36,9 @@ def build(kind, dtype=torch.bfloat16):
             if parameter.dim() > 1: parameter.mul_(4)
     return model.to(dtype)
 
-
 def policy_of(kind, adapter=False, **kw):
     policy = Policy(build(kind), word_tokenizer([f'w{i}' for i in range(WORDS - 5)]), **kw)
     return moved(with_lora(policy, r=8)) if adapter else policy
-
 
 def moved(policy, size=.1):
     "With an adapter that changes what is said."
@@ -56,7 +47,6 @@ def moved(policy, size=.1):
         for name, parameter in policy.model.named_parameters():
             if 'lora_B' in name: parameter.normal_(std=size, generator=draw)
     return policy
-
 
 def ragged(policy, turns=7, rows=5, words=WORDS, **kw):
     "Episodes of random observations. One game is forked, one rests for two turns, and in the last turns one is alone."
@@ -75,10 +65,8 @@ def ragged(policy, turns=7, rows=5, words=WORDS, **kw):
             read[i] = say()
     return Batch.from_episodes([Episode(turns, group=i) for i, turns in enumerate(games)])
 
-
 def gap(policy, batch, budget=4096, temperature=1.):
     return (policy.logprobs(batch, temperature, budget)[0] - batch.action('sampler_logp')).abs().max().item()
-
 
 @pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=['1_thread', '2_threads'])
 def threads(request):
@@ -91,7 +79,7 @@ def threads(request):
         yield request.param
     finally: torch.set_num_threads(before)
 
-# ---------------------------------------------------------------- sampled is trained
+# ---- sampled is trained
 
 @pytest.mark.parametrize('adapter', [False, True], ids=['plain', 'adapter'])
 @pytest.mark.parametrize('kind', ['llama', 'llama_one_key', 'qwen3', 'gpt2'])
@@ -137,11 +125,9 @@ def test_checkpointed_and_with_gradients(threads):
     slopes = []
     for on in (False, True):
         checkpoint_layers(policy.model, on)
-        policy.model.zero_grad()
         logp = policy.forward(batch)[0]
         assert torch.equal(logp.detach(), batch.action('sampler_logp'))
-        logp.sum().backward()
-        slopes.append(torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.requires_grad]))
+        slopes.append(gradient(logp.sum(), policy.model))
     assert torch.equal(*slopes)
 
 def test_autocast_does_not_undo_it(threads):
@@ -157,13 +143,11 @@ def test_a_copy_in_another_process_knows_the_attention(tmp_path):
     policy.model.to(torch.bfloat16)
     assert policy.settle()
     (tmp_path/'policy').write_bytes(pickle.dumps(policy))
-    ids = torch.arange(12)[None]
     code = (f'import pickle, sys, torch; policy = pickle.load(open({str(tmp_path/"policy")!r}, "rb"))\n'
             f'torch.save(policy.model(input_ids=torch.arange(12)[None]).logits, {str(tmp_path/"logits")!r})')
-    there = os.environ | dict(PYTHONPATH=os.pathsep.join(sys.path))
-    subprocess.run([sys.executable, '-c', code], env=there, check=True, timeout=300)
-    with torch.no_grad(): here = policy.model(input_ids=ids).logits
-    assert torch.equal(torch.load(tmp_path/'logits').detach(), here)
+    subprocess.run([sys.executable, '-c', code], env=os.environ | dict(PYTHONPATH=os.pathsep.join(sys.path)),
+                   check=True, timeout=300)
+    assert torch.equal(torch.load(tmp_path/'logits'), policy.model(input_ids=torch.arange(12)[None]).logits)
 
 def test_a_run_measures_no_gap(threads, tmp_path):
     policy = small_policy(Paying())
@@ -172,7 +156,7 @@ def test_a_run_measures_no_gap(threads, tmp_path):
                       budget=100)
     assert [row['sampler_gap'] for row in run.rows()] == [0.]*3 and all(row['grad_norm'] > 0 for row in run.rows())
 
-# ---------------------------------------------------------------- the attention itself
+# ---- the attention itself
 
 def inputs(dtype=torch.float32, rows=3, heads=6, groups=2, keys=70, width=8):
     torch.manual_seed(0)
@@ -216,7 +200,7 @@ def test_memory_of_a_long_context_is_bounded(monkeypatch):
     weighted_values(*inputs(torch.bfloat16, rows=2, keys=3000), None, .3, causal=True)
     assert max(largest) <= max(exact.BLOCK, 8*6*16*3000)
 
-# ---------------------------------------------------------------- as transformers calls it
+# ---- as transformers calls it
 
 def by(model, attention, ask):
     exact.make_known()
@@ -224,12 +208,16 @@ def by(model, attention, ask):
     try: return ask(model)
     finally: model.config._attn_implementation = before
 
-def loss_and_gradient(model, **kw):
+def gradient(loss, model):
     model.zero_grad()
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
+
+def loss_and_gradient(model, **kw):
     ids = torch.arange(120).view(4, 30) * 7 % WORDS
     logits = model(input_ids=ids, use_cache=False, **kw).logits
-    logits.logsumexp(-1)[kw['attention_mask'].bool() if kw else slice(None)].sum().backward()
-    return logits.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])
+    return logits.detach(), gradient(logits.logsumexp(-1)[kw['attention_mask'].bool() if kw else slice(None)].sum(),
+                                     model)
 
 @deferred
 def PADDED():
@@ -251,29 +239,28 @@ def test_gradients_are_those_of_sdpa(kind, given):
 @pytest.mark.parametrize('kind', ['llama', 'qwen3', 'mistral'])
 def test_a_prefix_that_is_read_once(kind):
     "A shared prefix read with its gradient, its keys repeated for every suffix."
-    def gradient(model):
-        model.zero_grad()
+    def read(model):
         ids = torch.arange(60).view(3, 20) * 11 % WORDS
-        prefix = model(input_ids=ids[:1, :12], use_cache=True)
-        cache = prefix.past_key_values
+        cache = model(input_ids=ids[:1, :12], use_cache=True).past_key_values
         cache.batch_repeat_interleave(3)
-        model(input_ids=ids[:, 12:], past_key_values=cache,
-              attention_mask=torch.ones(3, 20, dtype=torch.long)).logits.logsumexp(-1).sum().backward()
-        return torch.cat([p.grad.flatten() for p in model.parameters()])
+        logits = model(input_ids=ids[:, 12:], past_key_values=cache,
+                       attention_mask=torch.ones(3, 20, dtype=torch.long)).logits
+        return gradient(logits.logsumexp(-1).sum(), model)
     model = build(kind, torch.float32)
-    one, two = (by(model, name, gradient) for name in ('sdpa', EXACT))
+    one, two = (by(model, name, read) for name in ('sdpa', EXACT))
     assert ((one - two).norm() / one.norm()).item() < 1e-5
 
-# ---------------------------------------------------------------- on, off, refused
+# ---- on, off, refused
 
 def test_float32_is_left_alone(threads):
     policy = policy_of('llama')
+    def off(): return not policy.settle() and policy.model.config._attn_implementation == 'sdpa'
     policy.model.float()
-    assert not policy.settle() and policy.model.config._attn_implementation == 'sdpa'
+    assert off()
     policy.model.to(torch.bfloat16)
     assert policy.settle() and copy.deepcopy(policy).settle()
     policy.exact = False
-    assert not policy.settle() and policy.model.config._attn_implementation == 'sdpa'
+    assert off()
     policy.exact = True
     policy.model.float()
     assert policy.settle() and gap(policy, ragged(policy)) < 1e-5
@@ -329,7 +316,7 @@ def test_a_sampler_by_itself_takes_the_model_as_it_is(threads):
     TorchSampler(model).sample([[1, 2]], 2)
     assert model.config._attn_implementation == EXACT
 
-# ---------------------------------------------------------------- the real model
+# ---- the real model
 
 @pytest.mark.lm
 @pytest.mark.long

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from agentlab.env import GuessNumber
-from agentlab.policy import Conversation, opened, tiny_policy
-from agentlab.policy.core import Policy
+from agentlab.policy import Conversation, Policy, opened, tiny_policy
 from agentlab.policy.export import export_run, in_float32, plain_model, write_merged
 from agentlab.train.trainer import with_lora
 from later import deferred
@@ -89,7 +88,6 @@ def test_smollm2_leaves_as_adapter_and_merged(tmp_path, smollm2, capsys):
     for model in (alone, plain_model(tmp_path/'merged')): assert torch.allclose(logits(model, ids), found, atol=2e-3)
     talking = Conversation(opened(tmp_path/'merged'), temperature=0., max_tokens=4)
     assert list(talking.reply('What is the capital of France?'))
-
 
 # ---- talking
 

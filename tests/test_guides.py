@@ -4,16 +4,12 @@ import pytest
 import torch
 
 from agentlab.env import (BesideExpert, BugWork, HopSearch, InjectBug, Isolated, KeyDoor, Listed, Planned, PythonTool,
-                          Tagged, TextEnv, check_env, envs, games, load_env)
-from agentlab.env.adapters import described, environment_factory, printed
+                          Tagged, TextEnv, check_env, environment_factory, envs, games, load_env)
+from agentlab.env.adapters import described, printed
 from agentlab.env.protocol import as_reader, example_of, extended, guide_of, guide_text, listed, unanswered
-from agentlab.policy.core import Chat, Policy, word_tokenizer
-from agentlab.policy.guide import knows, reads, suited, told
-from agentlab.policy.tiny import tiny_model
-from agentlab.rollout import play, play_players
-from agentlab.rollout.turns import TurnLimit, UnaryFeedback
-from agentlab.rollout.windows import with_summaries
-
+from agentlab.policy import Chat, Policy, suited, tiny_model, word_tokenizer
+from agentlab.policy.guide import knows, reads, told
+from agentlab.rollout import TurnLimit, UnaryFeedback, play, play_players, with_summaries
 
 @pytest.fixture(autouse=True, scope='module')
 def one_thread(): torch.set_num_threads(1)
@@ -26,7 +22,6 @@ MORE = {'hopsearch team': lambda: HopSearch(seats=('planner', 'searcher')), 'inj
         'beside': lambda: BesideExpert(KeyDoor()), 'limited': lambda: TurnLimit(KeyDoor(), 3),
         'again': lambda: UnaryFeedback(load_env('guess'))}
 
-
 def byte_tokenizer(lost=''):
     "One id for each byte: every text can be written, but for the characters that are lost without a sign."
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -34,20 +29,17 @@ def byte_tokenizer(lost=''):
     alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(lost))
     raw = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=CONTROL[0], pad_token=CONTROL[0],
-                                        additional_special_tokens=CONTROL[1:])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token=CONTROL[0], pad_token=CONTROL[0], additional_special_tokens=CONTROL[1:])
     tokenizer.chat_template = word_tokenizer(['a']).chat_template
     return tokenizer
-
 
 def made(tokenizer, context=4096):
     "A policy of a few thousand random weights."
     return Policy(tiny_model(len(tokenizer), context, hidden=16, layers=1, seed=0), tokenizer)
 
-
 @pytest.fixture(scope='module')
 def reader(): return made(byte_tokenizer())
-
 
 def situations(env, seeds=range(8), turns=6):
     "Environments as they stand before each turn of some episodes that an expert plays, with the seat that moves."
@@ -57,7 +49,6 @@ def situations(env, seeds=range(8), turns=6):
             if step.done: break
             yield env.clone(), step.seat
             step = env.step(env.expert())
-
 
 @pytest.mark.parametrize('name', [*WORLDS, *MORE])
 def test_every_world_speaks_to_a_reader(name, reader):
@@ -78,7 +69,6 @@ def test_every_world_speaks_to_a_reader(name, reader):
     assert accepted == set(env.seats) and answered <= {True}
     assert answered or name in ('again', 'service', 'requests')  # there any text says something, or ends the task
 
-
 @pytest.mark.parametrize('name', WORLDS)
 def test_a_tiny_policy_is_told_nothing(name):
     "Its vocabulary holds no guide, its environment is the very object that it was, and what it reads is what it was."
@@ -89,14 +79,11 @@ def test_a_tiny_policy_is_told_nothing(name):
     for episode in play(tiny, env, [0], max_turns=3):
         if episode.turns: assert episode.turns[0].context_ids == tiny.chat.first(episode.turns[0].observation)
 
-
 def test_the_grammar_is_part_of_the_guide():
     for name, make in WORLDS.items():
         env = make()
         env.reset(0)
-        first = env.seats[0]
-        assert env.grammar and env.grammar in guide_of(env, first), name
-
+        assert env.grammar and env.grammar in guide_of(env, env.seats[0]), name
 
 def test_what_a_tokenizer_knows():
     "Unknown words, and characters that vanish without a sign."
@@ -107,31 +94,24 @@ def test_what_a_tokenizer_knows():
     assert reads(whole) and not reads(holed) and not reads(known)
     assert not knows(object(), 'anything')  # a stand-in without a tokenizer
 
-
 def test_one_place_for_every_caller(reader):
     "play, windows, players and the widget's game begin with the same ids; system= overrules them."
-    from agentlab.rollout.branching import arpo
-    from agentlab.rollout.resampling import with_rollback
-    from agentlab.view.playing import Play
+    from agentlab.rollout import arpo, with_rollback
+    from agentlab.view import Play
     house = KeyDoor()
-    how = dict(max_turns=2, max_tokens=4)
-    expected = reader.chat.first(house.reset(0).observation, house.guide)
+    def ids(*guide): return reader.chat.first(house.reset(0).observation, *guide)
     for rollout in (play, with_summaries, play_players, with_rollback, arpo):
-        for env in (house, KeyDoor):
-            assert rollout(reader, env, [0], **how)[0].turns[0].context_ids == expected, rollout
-        assert (rollout(reader, house, [0], system='', **how)[0].turns[0].context_ids
-                == reader.chat.first(house.reset(0).observation))
-        assert (rollout(reader, house, [0], system='Be brief.', **how)[0].turns[0].context_ids
-                == reader.chat.first(house.reset(0).observation, 'Be brief.'))
+        def begin(env=house, **how):
+            return rollout(reader, env, [0], max_turns=2, max_tokens=4, **how)[0].turns[0].context_ids
+        assert begin() == begin(KeyDoor) == ids(house.guide), rollout
+        assert begin(system='') == ids() and begin(system='Be brief.') == ids('Be brief.'), rollout
     game = Play(house, reader, seat=())
-    assert game.game.side.context == expected and game.model.reader and not house.reader
-    assert Play(house, reader, seat=(), system='').game.side.context == reader.chat.first(house.reset(0).observation)
-
+    assert game.game.side.context == ids(house.guide) and game.model.reader and not house.reader
+    assert Play(house, reader, seat=(), system='').game.side.context == ids()
 
 def test_seats_are_told_apart(reader):
     team = HopSearch(seats=('planner', 'searcher'))
-    games_ = play(reader, team, range(3), max_turns=4, max_tokens=8)
-    for episode in games_:
+    for episode in play(reader, team, range(3), max_turns=4, max_tokens=8):
         if episode.turns:
             assert episode.turns[0].context_ids[:40] == reader.chat.first('', team.guide[episode.seat])[:40]
     assert team.guide['planner'] != team.guide['searcher']
@@ -139,16 +119,13 @@ def test_seats_are_told_apart(reader):
     signals.reset(0)
     assert guide_of(signals, 'sender') != guide_of(signals, 'receiver')
 
-
 def test_numbers_in_one_piece(reader):
     tool, task = PythonTool(), PythonTool().tasks('test', 1)[0]
     spoken = play(reader, tool, [0], tasks=[task], max_turns=1, max_tokens=2)[0].turns[0].observation
     assert spoken == PythonTool(spaced=False).reset(0, task).observation != tool.reset(0, task).observation
     repair = as_reader(load_env('bug_repair'))
-    texts = [repair.reset(seed).observation for seed in range(30)]
-    assert any(word.strip('.').lstrip('-').isdecimal() and len(word.strip('.-')) > 1 for text in texts
-               for word in text.split())
-
+    assert any(word.strip('.').lstrip('-').isdecimal() and len(word.strip('.-')) > 1 for seed in range(30)
+               for word in repair.reset(seed).observation.split())
 
 def test_control_tokens_stay_text(reader):
     "In a guide, and in a system message of the caller; the observation was safe already."
@@ -160,10 +137,8 @@ def test_control_tokens_stay_text(reader):
     numbers = reader.tokenizer.convert_tokens_to_ids(CONTROL)
     assert [ids.count(i) for i in numbers] == [2, 1, 1, 1]
     assert reader.tokenizer.decode(ids) == f'<|system|>{Foreign.guide}<|end|><|user|>Yes?<|end|><|end|><|assistant|>'
-    plain = reader.chat.first('Hello.', 'Be brief.')
-    assert plain == reader.tokenizer.encode('<|system|>Be brief.<|end|><|user|>Hello.<|end|><|assistant|>',
-                                            add_special_tokens=False)
-
+    assert reader.chat.first('Hello.', 'Be brief.') == reader.tokenizer.encode(
+        '<|system|>Be brief.<|end|><|user|>Hello.<|end|><|assistant|>', add_special_tokens=False)
 
 def test_a_guide_that_leaves_no_room(reader):
     short = made(byte_tokenizer(), 300)
@@ -175,40 +150,36 @@ def test_a_guide_that_leaves_no_room(reader):
     class Broken(TextEnv): guide = 7
     with pytest.raises(TypeError, match='guide=7: give a text'): play(reader, Broken(), [0])
 
-
 def test_advice_is_no_error():
     class Silent(TextEnv):
         def start(self, seed, task=None): return 'Yes?'
         def turn(self, action): return 'Right.', 1., True, {}
         def facts(self): return dict(state=0)
     report = check_env(Silent())
-    assert (set(report.values()) == {'ok'} and 'no guide' in report.advice
-            and repr(report).splitlines()[-1].startswith('advice'))
+    assert set(report.values()) == {'ok'} and 'no guide' in report.advice
+    assert repr(report).splitlines()[-1].startswith('advice')
     assert not check_env(KeyDoor()).advice and 'advice' not in repr(check_env(KeyDoor()))
-
 
 def test_wrappers_pass_it_on():
     house = KeyDoor()
     for around in (Listed, Tagged, Planned, BesideExpert):
-        assert (house.guide.splitlines()[0] in around(house).guide and around(house).for_reader().env.reader
-                and not house.reader)
+        assert house.guide.splitlines()[0] in around(house).guide and around(house).for_reader().env.reader
+        assert not house.reader
     apart = Isolated(KeyDoor())
     told_apart = apart.for_reader()
     try:
         assert apart.guide == told_apart.guide == house.guide and told_apart.reader and not apart.reader
-        assert (told_apart.reset(0).observation == house.reset(0).observation
-                and 'does nothing here' in told_apart.step('sing').observation)
+        assert told_apart.reset(0).observation == house.reset(0).observation
+        assert 'does nothing here' in told_apart.step('sing').observation
     finally: apart.close(), told_apart.close()
     assert (extended({'a': guide_text('Rules.', 'Write.', 'go')}, 'More.', str.upper)
             == {'a': 'Rules. Write. More.\nExample: GO'})
-
 
 def test_what_is_echoed_is_bounded():
     text = unanswered('a\x1b[31m"b"\n' + 'x'*10_000, 'Write yes.')
     assert text.startswith('"a [31m b x') and len(text) < 80 and text.endswith('Write yes.') and text.isprintable()
     assert len(listed([str(i)*1000 for i in range(99)])) < 12*62 + 20
     assert printed('a\x00b\n\nc' + 'd'*5000, 10) == 'a b cddddd'
-
 
 def test_foreign_documentation():
     class Lake:
@@ -218,15 +189,14 @@ def test_foreign_documentation():
         ## Action Space
         Four."""
     class Heir(Lake): pass
-    assert (described(Lake()) == 'Cross the lake without falling into a hole. Ice is slippery.'
-            and described(Heir()) == '')
+    assert described(Lake()) == 'Cross the lake without falling into a hole. Ice is slippery.'
+    assert described(Heir()) == ''
     class Long: __doc__ = 'word '*100 + '.'
     assert described(Long()) == '' and described(lambda text: text) == ''
-
 
 def test_for_trl():
     "TRL makes its own prompts, so the guide stands before the first text where it is asked for."
     made_ = environment_factory(KeyDoor, reader=True)()
-    assert (made_.reset(seed=0) == f'{KeyDoor().guide}\n\n{KeyDoor().reset(0).observation}'
-            and environment_factory(KeyDoor)().reset(seed=0) == KeyDoor().reset(0).observation)
+    assert made_.reset(seed=0) == f'{KeyDoor().guide}\n\n{KeyDoor().reset(0).observation}'
+    assert environment_factory(KeyDoor)().reset(seed=0) == KeyDoor().reset(0).observation
     assert 'does nothing here' in made_.act('sing')

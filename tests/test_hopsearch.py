@@ -7,17 +7,17 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from agentlab.env.hopsearch import (HopSearch, World, draw_people, first_names, fts_query, full_name, last_names,
-                                    names_of, relations, world_of)
-from agentlab.env.isolation import Isolated
-from agentlab.env.protocol import EnvError, canonical, check_env, random_states, splits
+from agentlab.env import EnvError, HopSearch, Isolated, check_env, splits
+from agentlab.env.hopsearch import (World, draw_people, first_names, fts_query, full_name, last_names, names_of,
+                                    relations, world_of)
+from agentlab.env.protocol import canonical, random_states
 
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**64)
 pair = dict(seats=('planner', 'searcher'))
-forms = st.sampled_from([dict(), dict(hops=1, distractors=10), dict(hops=3), dict(results=3),
-                         dict(horizon=3), dict(milestone=.25), pair, pair | dict(hops=3, milestone=.5),
-                         dict(seats=('left', 'right'), horizon=5)])
+forms = st.sampled_from([
+    dict(), dict(hops=1, distractors=10), dict(hops=3), dict(results=3), dict(horizon=3), dict(milestone=.25), pair,
+    pair | dict(hops=3, milestone=.5), dict(seats=('left', 'right'), horizon=5)])
 texts = st.one_of(st.sampled_from(['search mentor Bora Tel', 'search the of', 'answer Mina Dor', 'answer Mina',
                                    'ask rival mentor Bora Tel', 'ask', 'report Bora Tel', 'report nothing',
                                    'SEARCH: rival!']),
@@ -36,8 +36,9 @@ def random_legal(seed):
 # ---- the protocol
 
 @pytest.mark.parametrize('split', splits)
-@pytest.mark.parametrize('options', [dict(), dict(hops=1, distractors=10, results=4), dict(hops=3, distractors=55),
-                                     pair, dict(seats=['a', 'b'], hops=3)])
+@pytest.mark.parametrize('options', [
+    dict(), dict(hops=1, distractors=10, results=4), dict(hops=3, distractors=55), pair,
+    dict(seats=['a', 'b'], hops=3)])
 def test_both_forms_keep_the_rules(options, split):
     assert set(check_env(HopSearch(split=split, **options)).values()) == {'ok'}
 
@@ -57,8 +58,7 @@ def test_any_text_is_played_and_an_invalid_one_changes_only_the_clock(options, s
     env = HopSearch(**options)
     step, refused = env.reset(seed), 0
     for turn, action in enumerate(actions, 1):
-        before = step
-        step = env.step(action)
+        before, step = step, env.step(action)
         assert env.game.turns == turn <= env.horizon and set(step.reward) == set(env.seats)
         refused += step.info['invalid']
         assert step.info['refused'] == refused
@@ -90,19 +90,12 @@ def test_legal_actions_are_valid_and_clones_are_independent(options, seed, turns
 
 def test_an_episode_can_live_in_another_process():
     for options in (dict(), pair):
-        here, question = HopSearch(**options), HopSearch(**options).tasks('test', 1)[0]
-        steps = play(here, question, lambda step: here.expert())
+        here, actions = HopSearch(**options), []
+        question, = here.tasks('test', 1)
+        steps = play(here, question, lambda step: actions.append(here.expert()) or actions[-1])
         there = Isolated(HopSearch(**options), limit=60)
-        try:
-            assert [there.reset(0, question)] + [there.step(action)
-                                                 for action in actions_of(options, question)] == steps
+        try: assert [there.reset(0, question), *map(there.step, actions)] == steps
         finally: there.close()
-
-def actions_of(options, question):
-    "What the expert does, as texts."
-    env, actions = HopSearch(**options), []
-    play(env, question, lambda step: actions.append(env.expert()) or actions[-1])
-    return actions
 
 def test_nothing_depends_on_the_hash_seed():
     code = ("from agentlab.env.hopsearch import *; import json; env = HopSearch(); env.reset(0); w = env.game.world\n"
@@ -112,11 +105,6 @@ def test_nothing_depends_on_the_hash_seed():
                            env=dict(os.environ, PYTHONHASHSEED=str(number), PYTHONPATH=os.pathsep.join(sys.path)),
                            capture_output=True, text=True, check=True).stdout for number in (1, 2)}
     assert len(runs) == 1 and len(json.loads(runs.pop())) == 7
-
-def test_importing_it_does_not_import_torch():
-    code = ("import sys, agentlab.env.hopsearch; assert not {'torch', 'numpy', 'transformers', 'pandas'} & "
-            "set(sys.modules), sorted(sys.modules)")
-    subprocess.run([sys.executable, '-c', code], env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)), check=True)
 
 # ---- no leak, no guess
 
@@ -173,8 +161,8 @@ def test_an_answer_is_equally_likely_for_every_relation():
 @given(st.sampled_from(splits), st.integers(0, 10**6), st.integers(12, 58))
 def test_every_page_is_found_by_its_own_question(split, number, people):
     world = World(split, number, people)
-    assert (len(set(world.people)) == people and set(world.people) <= set(names_of(split))
-            and len(world.pages) == 4*people)
+    assert len(set(world.people)) == people and set(world.people) <= set(names_of(split))
+    assert len(world.pages) == 4*people
     for relation in relations:  # one ring through everybody
         facts, back = world.chain(world.people[0], (relation,)*people)
         assert back == world.people[0] and {name for _, name in facts} == set(world.people)
@@ -240,10 +228,9 @@ def test_the_expert_needs_one_turn_a_hop_and_hops_are_told(hops, distractors, se
     steps = play(env, None, lambda step: env.expert(), seed)
     assert steps[-1].reward == {'player': 1.} and len(steps) == hops + 2
     assert [step.info['reached'] for step in steps] == [(), *((hop,) for hop in range(1, hops + 1)), ()]
-    assert ([step.info['hops'] for step in steps] == [tuple(range(1, hop + 1)) for hop in range(hops + 1)]
-            + [tuple(range(1, hops + 1))])
-    assert (len({step.info['answer'] for step in steps}) == 1
-            and [step.info.get('cost', 0) for step in steps] == [0] + [1]*hops + [0])
+    assert [step.info['hops'] for step in steps] == [tuple(range(1, min(hop, hops) + 1)) for hop in range(hops + 2)]
+    assert len({step.info['answer'] for step in steps}) == 1
+    assert [step.info.get('cost', 0) for step in steps] == [0] + [1]*hops + [0]
     assert env.game.question.count(' of ') == hops
 
 @few
@@ -277,7 +264,8 @@ def test_the_demonstrator_is_perfect_without_slips_and_often_wrong_with_them(opt
 
 def test_states_recur_by_what_was_found_not_by_the_way():
     env = HopSearch()
-    one, two = [' '.join(('search', *fact)) for fact in play_facts(env)]
+    env.reset(5)
+    one, two = [' '.join(('search', *fact)) for fact in env.game.world.chain(env.game.start, env.game.path)[0]]
     def state(*actions):
         env.reset(5)
         return [env.step(action).info['state'] for action in actions][-1]
@@ -285,15 +273,11 @@ def test_states_recur_by_what_was_found_not_by_the_way():
     env.reset(6)
     assert env.facts()['state'][0] != state(one)[0]
 
-def play_facts(env):
-    env.reset(5)
-    return env.game.world.chain(env.game.start, env.game.path)[0]
-
 def test_milestones_pay_once_and_the_seat_that_found_them():
     env = HopSearch(milestone=.5, **pair)
     steps = play(env, env.tasks('test', 1)[0], lambda step: env.expert())
-    assert ([step.reward.get('searcher') for step in steps] == [None, 0, .5, 0, 0, .5, 0, 1]
-            and [step.reward.get('planner') for step in steps] == [None, 0, 0, 0, 0, 0, 0, 1])
+    assert [step.reward.get('searcher') for step in steps] == [None, 0, .5, 0, 0, .5, 0, 1]
+    assert [step.reward.get('planner') for step in steps] == [None, 0, 0, 0, 0, 0, 0, 1]
     alone = HopSearch(milestone=.5, results=4)
     alone.reset(0, env.tasks('test', 1)[0])
     # all four pages on the first person, one of them a hop
@@ -330,8 +314,8 @@ def test_tasks_are_distinct_and_repeatable():
     env = HopSearch()
     for split in splits:
         tasks = env.tasks(split, 200)
-        assert (len({canonical(task) for task in tasks}) == 200
-                and tasks[:50] == HopSearch(split='demo').tasks(split, 50) != env.tasks(split, 50, seed=1))
+        assert len({canonical(task) for task in tasks}) == 200
+        assert tasks[:50] == HopSearch(split='demo').tasks(split, 50) != env.tasks(split, 50, seed=1)
         assert json.loads(json.dumps(tasks)) == tasks
         assert env.reset(0, tasks[0]).info['state'] == env.reset(9, json.loads(json.dumps(tasks[0]))).info['state']
 
@@ -346,7 +330,7 @@ class Script:
     def sampler(self): return self
     def text(self, ids): return self.said
     def sample(self, contexts, **how):
-        from agentlab.policy.sampler import Completion
+        from agentlab.policy import Completion
         self.read += contexts
         self.said = next(self.actions)
         ids = self.chat.text_ids(self.said) + [self.end_id]
@@ -370,13 +354,12 @@ class Early(HopSearch):
 def demonstrated_and_played(env, seed, noise, game=0):
     """The episodes of one demonstrated game, and those of `play` when the same actions are said; with the contexts
     that were read."""
-    from agentlab.policy.core import Chat, word_tokenizer
-    from agentlab.policy.tiny import demonstrate
+    from agentlab.policy import Chat, demonstrate, word_tokenizer
     from agentlab.rollout import play as play_many
     chat = Chat(word_tokenizer(env.vocabulary() + ['.']))
     shown = demonstrate(env, chat, [seed + 1]*game + [seed], noise)[-len(env.seats):]
-    policy = Script(chat, [turn.text for turn in sorted((turn for side in shown for turn in side.turns),
-                                                        key=lambda turn: turn.t)])
+    turns = sorted((turn for side in shown for turn in side.turns), key=lambda turn: turn.t)
+    policy = Script(chat, [turn.text for turn in turns])
     played = play_many(policy, env, [seed], groups=[game], max_tokens=1000)
     assert next(policy.actions, None) is None
     return shown, played, policy
@@ -401,8 +384,8 @@ def test_a_demonstration_is_what_play_records_of_the_same_actions(form, seed, no
         assert plain_facts(one) == plain_facts(other) and one.source == 'demonstration'
         assert one.outcome == pytest.approx(sum(turn.reward for turn in one.turns)) or not one.turns
         for turn in one.turns:
-            assert (len(turn.logps) == len(turn.entropies) == len(turn.ids)
-                    and all(x != x for x in turn.logps + turn.entropies))
+            assert len(turn.logps) == len(turn.entropies) == len(turn.ids)
+            assert all(x != x for x in turn.logps + turn.entropies)
     moves = sorted(((turn.t, k) for k, side in enumerate(shown) for turn in side.turns))
     assert [t for t, _ in moves] == list(range(len(moves)))
     contexts = [[] for _ in shown]  # what each seat has read and said so far: exactly what the sampler was given
@@ -425,8 +408,8 @@ def test_a_searcher_that_is_never_asked_still_has_an_episode():
     class Rash(HopSearch):
         def demonstrator(self, noise=0., generator=None): return f'answer {self.game.start}'
     shown, played, _ = demonstrated_and_played(Rash(**pair), 0, .5)
-    assert ([len(side.turns) for side in shown] == [1, 0]
-            and list(map(plain_facts, shown)) == list(map(plain_facts, played)))
+    assert [len(side.turns) for side in shown] == [1, 0]
+    assert list(map(plain_facts, shown)) == list(map(plain_facts, played))
 
 def test_a_warm_start_learns_from_both_seats():
     "Every update holds both sides of its games: the policy comes to speak as a planner and as a searcher."
@@ -447,28 +430,26 @@ def test_a_warm_start_learns_from_both_seats():
 
 # ---- bad input
 
-@pytest.mark.parametrize('options, message', [(dict(hops=0), 'hops must'), (dict(hops='2'), 'hops must'),
-    (dict(distractors=9), 'can be guessed'), (dict(distractors=10.), 'distractors must'),
-    (dict(distractors=57), 'no more names'),
-    (dict(results=0), 'results must'), (dict(horizon=2), 'from 3'), (dict(horizon=4, **pair), 'from 5'),
-    (dict(horizon=9.), 'horizon=.*whole'), (dict(milestone=float('nan')), 'milestone must'),
-    (dict(milestone='1'), 'milestone must'),
-    (dict(seats=()), 'seats must'), (dict(seats='ab'), 'seats must'), (dict(seats=('a', 'b', 'c')), 'seats must'),
-    (dict(seats=('a', 'a')), 'seats must'), (dict(seats=(1,)), 'seats must'), (dict(split='dev'), 'split must')])
+@pytest.mark.parametrize('options, message', [
+    (dict(distractors=9), 'can be guessed'), (dict(distractors=57), 'no more names'), (dict(horizon=2), 'from 3'),
+    (dict(horizon=4, **pair), 'from 5'), (dict(horizon=9.), 'horizon=.*whole'),
+    *(({name: value}, f'{name} must') for name, values in dict(
+        hops=(0, '2'), distractors=(10.,), results=(0,), milestone=(float('nan'), '1'), split=('dev',),
+        seats=((), 'ab', ('a', 'b', 'c'), ('a', 'a'), (1,))).items() for value in values)])
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message): HopSearch(**options)
 
-@pytest.mark.parametrize('change, message', [(dict(split='dev'), 'split must'), (dict(world=-1), 'world=.*whole'),
-    (dict(world='7'), 'world=.*whole'), (dict(people=25), 'make HopSearch'), (dict(path=['mentor']), 'hops=1'),
-    (dict(path='mentor'), 'path must'),
+@pytest.mark.parametrize('change, message', [
+    (dict(split='dev'), 'split must'), (dict(world=-1), 'world=.*whole'), (dict(world='7'), 'world=.*whole'),
+    (dict(people=25), 'make HopSearch'), (dict(path=['mentor']), 'hops=1'), (dict(path='mentor'), 'path must'),
     (dict(path=['mentor', 'boss']), 'path must'), (dict(path=[]), 'path must'), (dict(start='Bora'), 'does not live'),
     (dict(start=None), 'does not live')])
 def test_bad_tasks(change, message):
     env = HopSearch()
     question = env.tasks('test', 1)[0]
     with pytest.raises(ValueError, match=message): env.reset(0, question | change)
-    with pytest.raises(ValueError, match='lacks path'):
-        env.reset(0, {part: value for part, value in question.items() if part != 'path'})
+    question.pop('path')
+    with pytest.raises(ValueError, match='lacks path'): env.reset(0, question)
     with pytest.raises(ValueError, match='is a question'): env.reset(0, 'Who?')
 
 def test_a_path_that_comes_back_is_refused():

@@ -11,7 +11,6 @@ from agentlab.train.runs import open_run
 
 HERE = Path(__file__).resolve().parent
 
-
 class Hub:
     "As much of HfApi as is asked."
     def __init__(self, private=True): self.private, self.files, self.calls = private, {}, []
@@ -22,7 +21,6 @@ class Hub:
     def upload_folder(self, repo_id, folder_path, commit_message):
         found = [p for p in Path(folder_path).rglob('*') if p.is_file()]
         self.files = {p.relative_to(folder_path).as_posix(): p.read_bytes() for p in found}
-
 
 @pytest.fixture
 def run(tmp_path):
@@ -46,7 +44,6 @@ def run(tmp_path):
     (run.folder/'episodes'/'step_000000.parquet').write_bytes(b'said')
     return run
 
-
 def test_the_card_is_one_for_the_hub(run, tmp_path):
     text = model_card(run, 'me/wise', license='apache-2.0')
     card = ModelCard(text)
@@ -59,7 +56,6 @@ def test_the_card_is_one_for_the_hub(run, tmp_path):
                    'AutoPeftModelForCausalLM', '| recipe.lora | '): assert wanted in text
     assert 'reward  ' not in text and 'planned updates' not in text
 
-
 def test_what_was_not_measured_is_said(run):
     (run.folder/'tests.jsonl').unlink()
     (run.folder/'metrics.jsonl').write_bytes(b''.join((run.folder/'metrics.jsonl').read_bytes().splitlines(True)[:2]))
@@ -67,7 +63,6 @@ def test_what_was_not_measured_is_said(run):
     assert 'Nothing on held-out tasks' in text and 'made 2 of 4 planned updates' in text
     card = ModelCard(text)
     assert card.data.eval_results is None and card.data.license is None
-
 
 def test_what_is_sent(run, tmp_path):
     hub = Hub()
@@ -83,7 +78,6 @@ def test_what_is_sent(run, tmp_path):
     assert {'episodes/step_000000.parquet', 'metrics.jsonl', 'tests.jsonl'} <= set(hub.files)
     # the run itself is as it was
     assert str(tmp_path) in (run.folder/'policy'/'adapter_config.json').read_text()
-
 
 def test_refusals(run, tmp_path):
     hub = Hub(private=False)
@@ -102,11 +96,9 @@ def test_refusals(run, tmp_path):
     begun = open_run(tmp_path/'begun', dict(recipe=dict(name='grpo', steps=9), env=dict(env='a:B')))
     with pytest.raises(FileNotFoundError, match='--resume --out'): push_to_hub(begun, 'me/wise', api=Hub())
 
-
 def test_a_card_alone(run, capsys):
     push(str(run.folder), 'me/wise', card_only=True)
     assert 'README.md' in capsys.readouterr().out and (run.folder/'README.md').read_text().startswith('---\n')
-
 
 @pytest.mark.parametrize('text, shown', [
     ('/root/.cache/agentlab/smollm2-x', 'smollm2-x'), ('~/runs/a', 'a'), (r'C:\Users\me\model', 'model'),
@@ -114,7 +106,6 @@ def test_a_card_alone(run, capsys):
     ('Qwen/Qwen3-0.6B', 'Qwen/Qwen3-0.6B'), ('a|b\nc `d`', "a\\|b c 'd'"), ('https://a.b/c', 'https://a.b/c'),
     (.5, '0.5')])
 def test_public(text, shown): assert public(text) == shown
-
 
 def test_curve():
     assert curve([]) == curve([None, float('nan')]) == '' and curve([1, 1]).startswith('▁▁ 1 → 1')

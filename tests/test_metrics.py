@@ -1,6 +1,5 @@
 "A metric declares itself once: rows, report, dashboard and TurnScope find it there."
-import math
-import warnings
+import math, warnings
 
 import pytest
 
@@ -11,7 +10,6 @@ from agentlab.view.run_report import report, report_panels
 from agentlab.view.turnscope_layout import strip_panels
 from small import train_small
 
-
 @pytest.fixture
 def declared():
     "What a test declares is gone after it."
@@ -20,7 +18,6 @@ def declared():
     for table, kept in ((METRICS, before), (MEASURES, measured)):
         table.clear()
         table.update(kept)
-
 
 def test_one_declaration_reaches_row_report_dashboard_and_strip(tmp_path, declared):
     panel = Panel('longest <i>episode</i>', 'It falls & falls.', (0, None), 'turns', place=3, strip=True)
@@ -33,13 +30,11 @@ def test_one_declaration_reaches_row_report_dashboard_and_strip(tmp_path, declar
     assert 'Longest &lt;i&gt;episode' in page and '<i>episode' not in page and 'maximum over the episodes' in page
     assert 'longest' in dashboard_html(run) and '<i>episode' not in dashboard_html(run)
 
-
 def test_a_panel_that_no_run_has_is_left_out(tmp_path, declared):
     run = train_small(tmp_path/'run', steps=1)
     metric('later', 'what only later runs have', 'counted', '-', Panel('later'))
     assert 'Later' not in report(run.folder, tmp_path/'report.html').read_text(encoding='utf-8')
     assert '>later<' not in dashboard_html(run)
-
 
 def test_a_measure_that_fails_costs_its_number_and_not_the_run(tmp_path, declared):
     @metric('odd', 'what nobody can say', 'divided by zero', '-')
@@ -48,14 +43,12 @@ def test_a_measure_that_fails_costs_its_number_and_not_the_run(tmp_path, declare
         rows = train_small(tmp_path/'run', steps=2).rows()
     assert [row['odd'] for row in rows] == [None, None] and all(math.isfinite(row['loss']) for row in rows)
 
-
 def test_rows_begin_alike_whatever_was_imported_first(declared):
     first = list(metrics.empty_row(0))
     entries = list(METRICS.items())
     METRICS.clear()
     METRICS.update(reversed(entries))
     assert list(metrics.empty_row(0)) == first and first[0] == 'step'
-
 
 def test_other_words_for_a_known_metric_are_noticed(declared):
     with warnings.catch_warnings():
@@ -64,7 +57,6 @@ def test_other_words_for_a_known_metric_are_noticed(declared):
     with pytest.warns(UserWarning, match="metric 'kl' was declared as 'how far this step moved"):
         metric('kl', 'the number of kilolitres', 'poured', 'kl')
     assert METRICS['kl'] == Metric('the number of kilolitres', 'poured', 'kl')
-
 
 def test_every_metric_says_what_it_is():
     for name, one in METRICS.items():

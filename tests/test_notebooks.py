@@ -1,7 +1,6 @@
 """Every notebook runs from top to bottom, each in a process of its own, its `gpu` cells where there is a GPU, its
 `lm` cells where the pretrained model is (those of lessons with --slow), its `slow` cells with --slow."""
-import json
-import re
+import json, re
 
 import pytest
 
@@ -28,13 +27,11 @@ def page(path):
     "`make test` runs it, or `make test-long`."
     return pytest.param(path, marks=pytest.mark.long) if name_of(path) in LONG else path
 
-
 @pytest.fixture(scope='module')
 def nursery():
     made = Nursery()
     yield made
     made.close()
-
 
 @pytest.mark.parametrize('path', [*map(page, notebooks())], ids=str)
 def test_notebook(path, request, nursery):
@@ -46,11 +43,9 @@ def test_notebook(path, request, nursery):
     problem = nursery.run(path, tuple(flags))
     if problem: pytest.fail(problem, pytrace=False)
 
-
 def test_the_longer_part_has_the_pages_that_are_named():
     there = set(map(name_of, notebooks()))
     assert there > LONG, f'LONG: no page {", ".join(sorted(LONG - there))}; give names as nbs/ has them'
-
 
 @pytest.mark.parametrize('source, said', [
     ('assert 1 + 1 == 3', 'AssertionError'),                # a cell that fails
@@ -71,7 +66,6 @@ def test_failure_is_seen(source, said, tmp_path, nursery, forked):
                                  'not sys.stdin.read()')]), path)
         assert nursery.run(path, seconds=60) == ''  # the next one is not troubled
 
-
 def test_jitter_moves_the_weights_of_a_training(tmp_path, monkeypatch):
     "By about a millionth, and only where somebody asks for it; the same number moves them alike."
     from fastcore.nbio import mk_cell, new_nb, write_nb
@@ -85,7 +79,6 @@ def test_jitter_moves_the_weights_of_a_training(tmp_path, monkeypatch):
     monkeypatch.delenv('JITTER')
     assert 'AssertionError' in run(path, seconds=60)
 
-
 def test_a_picture_replaces_the_data_of_its_live_figure():
     """What the figure says of itself goes into the alternative text first, and stays there when the file is tidied
     again."""
@@ -98,10 +91,9 @@ def test_a_picture_replaces_the_data_of_its_live_figure():
     alone = dict(mk_cell('figure'), outputs=[dict(output_type='display_data', metadata={}, data={PLOTLY: live})])
     once = tidy(json.dumps(new_nb([mk_cell('Look at the end.', 'markdown'), cell, alone])))
     outputs = [output for cell in json.loads(once)['cells'] for output in cell.get('outputs', [])]
-    assert (outputs[0]['data'] == {'image/png': 'AAAA'} and outputs[0]['metadata']['image/png']['alt']
-            == 'panels: Curves; axes: update; shown: gigpo. Look at the end.')
+    assert outputs[0]['data'] == {'image/png': 'AAAA'}
+    assert outputs[0]['metadata']['image/png']['alt'] == 'panels: Curves; axes: update; shown: gigpo. Look at the end.'
     assert PLOTLY in outputs[1]['data'] and tidy(once) == once
-
 
 def test_names_of_cells_shrink_and_stay_apart():
     from notebooks import as_file
@@ -111,7 +103,6 @@ def test_names_of_cells_shrink_and_stay_apart():
     one, other, third = names('5f1d83c0-1b2e', '5f1', '5f1d83c0-ffff')
     assert other == '5f1' and len({one, other, third}) == 3 and len(one) == len(third) == 3
     assert names('5f1d83c0-1b2e', 'aaa') == ['5f1', 'aaa']
-
 
 def test_pictures_get_smaller_and_stay_what_they_are():
     """A palette of few colours: shorter, of the same size, hardly another colour anywhere; transparent places stay
@@ -137,7 +128,6 @@ def test_pictures_get_smaller_and_stay_what_they_are():
     assert kept == [(255, 255, 255, 255), (200, 180, 160, 255), (240, 170, 90, 255)]
     assert [again.getpixel((x, 0)) for x in range(4)] == [2, 1, 0, 0]
 
-
 def test_tables_of_pandas_take_a_line_a_row():
     pd = pytest.importorskip('pandas')
     from notebooks import short_table
@@ -148,15 +138,14 @@ def test_tables_of_pandas_take_a_line_a_row():
     assert re.sub(r'\s|<style.*?</style>', '', html, flags=re.DOTALL) == re.sub(r'\s', '', ''.join(short))
     assert short_table('<p>\n  any other') == '<p>\n  any other'
 
-
 def test_tables_of_pandas_are_kept_in_markdown():
     "Letters stay what they are, numbers stand on the right, and a table that Markdown cannot say stays HTML."
     pd = pytest.importorskip('pandas')
     from notebooks import markdown_table, shorten
     table = pd.DataFrame({'a_b': [1, 20], '_c': ['x | *y*', '$2 <b> &amp;']}, index=pd.Index(['p', 'q'], name='of'))
     lines = markdown_table(table.to_html(notebook=True))
-    assert ''.join(lines).split('\n') == ['|of|a_b|\\_c|', '|---|--:|---|', '|p|1|x \\| \\*y\\*|',
-                                          '|q|20|\\$2 \\<b\\> \\&amp;|']
+    assert ''.join(lines).split('\n') == [
+        '|of|a_b|\\_c|', '|---|--:|---|', '|p|1|x \\| \\*y\\*|', '|q|20|\\$2 \\<b\\> \\&amp;|']
     several = pd.DataFrame([[1.5], [2], [3]], pd.MultiIndex.from_tuples([('a', 0), ('a', 1), ('b', 0)]), ['x'])
     assert markdown_table(several.to_html(notebook=True))[2:] == ['|a|0|1.5|\n', '||1|2.0|\n', '|b|0|3.0|']
     with pd.option_context('display.max_rows', 1):

@@ -6,14 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from agentlab.env.kuhn import Kuhn, cards, equilibrium
-from agentlab.env.leduc import Leduc, ranks, solution
-from agentlab.env.protocol import Env, Step, canonical, check_env, random_states
-from agentlab.env.two_seats import outlook
-from agentlab.selfplay.exploitability import (action_logps, action_values, best_response, cfr, cfr_averages,
-                                              check_strategy, game_tree, game_value, legal_mass, nash_conv,
-                                              policy_strategy, reach, strategy_book, strategy_frame, strategy_of,
-                                              strategy_player, uniform)
+from agentlab.env import Env, Kuhn, Leduc, Step, check_env, outlook
+from agentlab.env.kuhn import cards, equilibrium
+from agentlab.env.leduc import ranks, solution
+from agentlab.env.protocol import canonical, random_states
+from agentlab.selfplay import (action_logps, action_values, best_response, cfr, cfr_averages, game_tree, game_value,
+                               legal_mass, nash_conv, policy_strategy, reach, strategy_player)
+from agentlab.selfplay.exploitability import check_strategy, strategy_book, strategy_frame, strategy_of, uniform
 from later import deferred
 
 few = settings(max_examples=25, deadline=None)
@@ -39,7 +38,6 @@ def walk(game, seed, task=None, turns=50):
     while not steps[-1].done and len(steps) < turns: steps.append(game.step(generator.choice(steps[-1].info['legal'])))
     return steps
 
-
 # the games
 
 @few
@@ -62,14 +60,10 @@ def beats(one, two, public=None):
 
 def test_kuhn_against_its_rules():
     "Every deal and every order of moves, against the table on the page."
-    table = {'pass pass': 1, 'bet bet': 2, 'pass bet bet': 2}
     for deal in itertools.permutations(cards, 2):
-        for played, stake in table.items():
-            game = Kuhn()
-            game.reset(0, dict(cards=list(deal)))
-            for text in played.split(): step = game.step(text)
-            assert step.done and step.reward['first'] == stake*beats(*deal)
-        for played, paid in {'bet pass': 1, 'pass bet pass': -1}.items():
+        won = beats(*deal)
+        for played, paid in {'pass pass': won, 'bet bet': 2*won, 'pass bet bet': 2*won, 'bet pass': 1,
+                             'pass bet pass': -1}.items():
             game = Kuhn()
             game.reset(0, dict(cards=list(deal)))
             for text in played.split(): step = game.step(text)
@@ -112,8 +106,8 @@ def test_nobody_sees_hidden_cards(make, seed):
         same = [deal for deal in game.deals() if all(deal['cards'][i] == task['cards'][i] for i in shown)]
         twin = walk(other, seed, generator.choice(same), turn + 1)[turn]
         # the same random moves lead to the same place
-        assert (twin.observation, twin.info['state'], twin.info['legal']) == (step.observation, step.info['state'],
-                                                                              step.info['legal'])
+        assert (twin.observation, twin.info['state'], twin.info['legal']) == (
+            step.observation, step.info['state'], step.info['legal'])
         assert make is Leduc or other.expert(generator=Random(seed)) == equilibrium_move(step.info['state'], seed)
 
 def equilibrium_move(state, seed):
@@ -131,8 +125,8 @@ def test_bad_texts(make, seed, text):
     seat, step = steps[-1].seat, game.clone().step(text)
     if not step.info['invalid']: return
     other = next(s for s in game.seats if s != seat)
-    assert (step.done and step.reward[seat] == -step.reward[other] < 0
-            and step.info['success'] == {seat: False, other: True})
+    assert step.done and step.reward[seat] == -step.reward[other] < 0
+    assert step.info['success'] == {seat: False, other: True}
     for ending in outlook(game, lambda game: dict.fromkeys(game.moves(), 1), hidden=True):
         assert ending[game.seats.index(seat)] >= step.reward[seat]
 
@@ -145,8 +139,8 @@ def test_protocol(make):
     for seed in range(30):
         step, generator = game.reset(seed), Random(seed)
         while not step.done:
-            assert {game.expert(), game.expert(.5, generator),
-                    game.demonstrator(0., generator)} <= set(step.info['legal'])
+            said = game.expert(), game.expert(.5, generator), game.demonstrator(0., generator)
+            assert {*said} <= {*step.info['legal']}
             step = game.step(game.expert(.3, generator))
     assert random_states() == before
     words = set(game.vocabulary())
@@ -155,13 +149,12 @@ def test_protocol(make):
             assert set(step.observation.split()) | {w for text in step.info['legal'] for w in text.split()} <= words
 
 @pytest.mark.parametrize('make', [Kuhn, Leduc])
-@pytest.mark.parametrize('task', [3, 'KQ', {}, dict(cards=None), dict(cards=[]), dict(cards=['K']),
-                                  dict(cards=['K', 'K', 'K']), dict(cards=[None, 1, 2]), dict(cards=['k', 'q', 'j']),
-                                  dict(cards=[['K'], 'Q', 'J'])])
+@pytest.mark.parametrize('task', [
+    3, 'KQ', {}, dict(cards=None), dict(cards=[]), dict(cards=['K']), dict(cards=['K', 'K', 'K']),
+    dict(cards=[None, 1, 2]), dict(cards=['k', 'q', 'j']), dict(cards=[['K'], 'Q', 'J'])])
 def test_bad_tasks(make, task):
     "A task that is no deal is refused with a remedy."
     with pytest.raises(ValueError, match='a task of'): make().reset(0, task)
-
 
 # exact exploitability
 
@@ -186,8 +179,8 @@ def test_no_strategy_beats_the_best_response(make, seed):
     assert nash_conv(tree, strategy) >= -1e-12
     for i, seat in enumerate(tree.seats):
         mixed = torch.where((tree.owner == i)[:, None], other, strategy)
-        assert game_value(tree, best_response(tree, strategy, seat))[i] >= max(game_value(tree, mixed)[i],
-                                                                               game_value(tree, strategy)[i]) - 1e-12
+        best, *others = (game_value(tree, x)[i] for x in (best_response(tree, strategy, seat), mixed, strategy))
+        assert best >= max(others) - 1e-12
 
 @settings(max_examples=5, deadline=None)
 @given(seeds)
@@ -238,43 +231,39 @@ def test_cfr_on_matrix_games(seed):
 def test_known_numbers():
     "As OpenSpiel 2.0.2: NashConv of CFR's averages on Kuhn and Leduc."
     kuhn, leduc = tree_of(Kuhn), tree_of(Leduc)
-    found = {t: nash_conv(kuhn, average) for t, average in enumerate(cfr_averages(kuhn, 100), 1)
-             if t in (1, 2, 3, 5, 20, 100)}
-    for t, known in {1: .91667, 2: .54167, 3: .38889, 5: .24278, 20: .08134, 100: .01645}.items():
-        assert abs(found[t] - known) < 1e-5
+    known = {1: .91667, 2: .54167, 3: .38889, 5: .24278, 20: .08134, 100: .01645}
+    found = {t: nash_conv(kuhn, x) for t, x in enumerate(cfr_averages(kuhn, 100), 1) if t in known}
+    assert found == pytest.approx(known, abs=1e-5, rel=0)
     found = [nash_conv(leduc, average) for average in cfr_averages(leduc, 3)]
-    for x, known in zip(found, (4.747222, 4.122639, 3.597613)): assert abs(x - known) < 1e-6
+    assert found == pytest.approx([4.747222, 4.122639, 3.597613], abs=1e-6, rel=0)
 
 @pytest.mark.parametrize('make', [Kuhn, Leduc])
 def test_reach_adds_up(make):
     "Chance times all seats' parts of the reach is a distribution over the ends of the game."
     tree = tree_of(make)
-    ends = tree.at == -1
     for seed in range(3):
-        assert math.isclose(float((tree.chance*reach(tree, draw_strategy(tree, seed)).prod(1))[ends].sum()), 1.,
-                            abs_tol=1e-9)
+        part = tree.chance*reach(tree, draw_strategy(tree, seed)).prod(1)
+        assert math.isclose(part[tree.at == -1].sum(), 1., abs_tol=1e-9)
 
 def test_order_of_deals_does_not_matter():
-    deals = Kuhn().deals()
-    other = game_tree(Kuhn(), tasks=deals[::-1])
-    strategy = draw_strategy(tree_of(Kuhn), 3)
-    book = strategy_book(tree_of(Kuhn), strategy)
+    tree, other = tree_of(Kuhn), game_tree(Kuhn(), tasks=Kuhn().deals()[::-1])
+    strategy = draw_strategy(tree, 3)
+    book = strategy_book(tree, strategy)
     again = strategy_of(other, lambda s: book[s.seat, canonical(s.state)])
-    assert math.isclose(nash_conv(other, again), nash_conv(tree_of(Kuhn), strategy), abs_tol=1e-12)
-    assert (sorted(map(str, strategy_frame(other, again).state))
-            == sorted(map(str, strategy_frame(tree_of(Kuhn), strategy).state)))
+    assert math.isclose(nash_conv(other, again), nash_conv(tree, strategy), abs_tol=1e-12)
+    one, two = (sorted(map(str, strategy_frame(*of).state)) for of in ((other, again), (tree, strategy)))
+    assert one == two
 
 def test_the_walk_leaves_the_game_alone():
     "The environment that is given is not played on; the strategies that are given are not changed."
     game, before = Kuhn(), random_states()
     game.reset(0, dict(cards=['J', 'K']))
     game.step('pass')
-    game_tree(game)
+    tree = game_tree(game)
     assert game.played == ('pass',) and random_states() == before
-    strategy = uniform(tree_of(Kuhn))
-    copy = strategy.clone()
-    nash_conv(tree_of(Kuhn), strategy), best_response(tree_of(Kuhn), strategy, 'first'), cfr(tree_of(Kuhn), 2)
-    assert torch.equal(strategy, copy)
+    strategy = uniform(tree)
+    nash_conv(tree, strategy), best_response(tree, strategy, 'first'), cfr(tree, 2)
+    assert torch.equal(strategy, uniform(tree))
 
 @pytest.mark.parametrize('strategy, match', [
     (deferred(lambda: torch.ones(12, 3)), 'shape'), (deferred(lambda: torch.ones(12, 2)), 'sum to 1'),
@@ -326,13 +315,11 @@ def test_the_solution_is_kept():
     assert nash_conv(tree, strategy_of(tree, lambda s: found[canonical(s.state)])) < .7
     assert Leduc(iterations=30).reset(0).info['legal'] and set(ranks) == {'J', 'Q', 'K'}
 
-
 # policies
 
 @pytest.fixture(scope='module')
 def policy():
-    from agentlab.policy.core import Policy, word_tokenizer
-    from agentlab.policy.tiny import tiny_model
+    from agentlab.policy import Policy, tiny_model, word_tokenizer
     tokenizer = word_tokenizer(Leduc().vocabulary() + ['pass', 'bet', '.'])
     return Policy(tiny_model(len(tokenizer), 256), tokenizer)
 
@@ -343,9 +330,9 @@ def test_policy_strategy_one_by_one(policy):
     torch.testing.assert_close(action_logps(tree, policy, budget=16), logps, atol=1e-4, rtol=1e-4)
     for situation, row in zip(tree.situations, logps):
         for text, found in zip(situation.legal, row.tolist()):
-            texts = [*situation.reads, text]
-            rendered = policy.tokenizer.apply_chat_template([dict(role=('user', 'assistant')[i % 2], content=x)
-                                                             for i, x in enumerate(texts)], tokenize=False)
+            rendered = policy.tokenizer.apply_chat_template([
+                dict(role=('user', 'assistant')[i % 2], content=x) for i, x in enumerate([*situation.reads, text])],
+                tokenize=False)
             ids = torch.tensor([policy.tokenizer.encode(rendered, add_special_tokens=False)])
             with torch.no_grad(): logits = policy.model(input_ids=ids).logits.log_softmax(-1)
             # one word and the end of turn

@@ -6,12 +6,11 @@ import pytest
 
 from agentlab.env import GuessNumber, KeyDoor, TextEnv
 from agentlab.episodes import Batch
-from agentlab.policy import tiny_policy
-from agentlab.policy.tiny import demonstrate, taught
-from agentlab.rollout.turns import ExpertLimit, expert_turns
-from agentlab.train.practice import cascade, divided, longest, proposed
+from agentlab.policy import demonstrate, taught, tiny_policy
+from agentlab.rollout import ExpertLimit
+from agentlab.rollout.turns import expert_turns
+from agentlab.train import cascade, divided, longest, proposed
 from small import small_policy
-
 
 @pytest.mark.parametrize('factor', [1, 1.5, 3])
 def test_every_task_has_its_own_limit(factor):
@@ -30,7 +29,6 @@ def test_every_task_has_its_own_limit(factor):
         assert step.info['truncated'] == (most < env.horizon)  # else the house itself has ended it
     assert len(found) > 2
 
-
 def test_the_limit_of_a_task_is_that_of_the_task():
     "A given task is counted, not the one that the seed would draw."
     env, house = ExpertLimit(KeyDoor(), 1), KeyDoor()
@@ -38,7 +36,6 @@ def test_the_limit_of_a_task_is_that_of_the_task():
         house.reset(0, task)
         env.reset(0, task)
         assert env.limits == (expert_turns(house),)
-
 
 def test_an_expert_that_never_ends():
     class Endless(KeyDoor):
@@ -49,7 +46,6 @@ def test_an_expert_that_never_ends():
     with pytest.raises(TypeError, match='no expert'): ExpertLimit(TextEnv())
     for factor in (.9, math.nan):
         with pytest.raises(ValueError, match='factor='): ExpertLimit(GuessNumber(), factor)
-
 
 def test_activevln_plays_and_updates(tmp_path):
     "Games of one update end at different turns, and what is learned from them changes the policy."
@@ -62,7 +58,6 @@ def test_activevln_plays_and_updates(tmp_path):
     assert lengths.max() <= KeyDoor().horizon and len(set(lengths)) > 1
     assert any((a != b).any() for a, b in zip(before, policy.model.parameters()))
 
-
 def test_imitation_of_given_games_and_of_no_others():
     house = KeyDoor()
     policy = small_policy(house)
@@ -73,7 +68,6 @@ def test_imitation_of_given_games_and_of_no_others():
     assert policy.logprobs(batch)[0].mean() > first/2  # nearer to 0
     with pytest.raises(ValueError, match='demos is empty'): taught(policy, [])
 
-
 def test_the_longest_games_that_were_won():
     house = KeyDoor()
     games = demonstrate(house, small_policy(house).chat, range(40), noise=.3)
@@ -83,14 +77,12 @@ def test_the_longest_games_that_were_won():
     assert min(len(game.turns) for game in chosen) >= max(len(game.turns) for game in left)
     with pytest.raises(ValueError, match='count=50'): longest(games, 50)
 
-
 def test_a_cascade_leaves_no_task_in_two_parts():
     rates = np.random.default_rng(0).integers(0, 9, 500)/8
     sure, unsure = cascade(rates)
     dropped = np.setdiff1d(np.arange(500), np.concatenate([sure, unsure]))
     assert not set(sure) & set(unsure) and (rates[dropped] == 0).all()
     assert (rates[sure]*(1 - rates[sure])).max() < .11 and (rates[sure] > .8).all()
-
 
 def test_the_cascades_tasks_are_played(tmp_path):
     "STAgent: reinforcement plays the unsure tasks alone."
@@ -109,16 +101,13 @@ def test_the_cascades_tasks_are_played(tmp_path):
     rows = train(policy, Seen(), made, tmp_path/'seen', progress=False).rows()
     assert all(task in chosen for task in seen if task) and len(seen) >= 12 and len(rows) == 2
 
-
 @pytest.mark.parametrize('share, option, then', [(1., 0, 1), (1., 3, 3), (0., 0, 0), (0., 3, 2), (.5, 2, 2)])
 def test_one_option_at_a_time(share, option, then): assert proposed(share, option, 4) == then
-
 
 def test_every_split_costs_the_same():
     for share in np.linspace(0, 1, 11):
         demonstrations, updates = divided(share, 6400, 64)
         assert abs(10*demonstrations + 64*updates - 6400) <= 64
-
 
 def test_limi_imitates_the_chosen_and_plays_on():
     from agentlab.rollout import play
@@ -129,7 +118,6 @@ def test_limi_imitates_the_chosen_and_plays_on():
     taught(policy, longest(pool, 4), 2)
     assert any((a != b).any() for a, b in zip(before, policy.model.parameters()))
     assert len(play(policy, house, range(3), max_turns=3, max_tokens=8)) == 3
-
 
 def test_a_proposed_option_is_played_and_learned_from(tmp_path):
     "Game On: the houses of the second run are the longer ones, because the first ones were nearly all won."

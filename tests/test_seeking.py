@@ -1,24 +1,22 @@
 "Diagnosis, masked passages, a page known by heart: each mechanism is switched off and something changes."
 import json
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 from random import Random
 
 import pytest
 import torch
 
-from agentlab.env import Diagnosis, HopSearch, Toolbox, check_env, final_answer
+from agentlab.env import Diagnosis, HopSearch, Toolbox, Wrapper, check_env, final_answer
 from agentlab.env.seeking import clinic, covered, filled, formed, masked, passage, patient, ramp, refer, similar
-from agentlab.env.wrappers import Wrapper
 from agentlab.episodes import Batch
 from agentlab.policy import tiny_policy
-from agentlab.reward.evidence import without_information
-from agentlab.reward.gates import gated
+from agentlab.reward import gated, without_information
 from agentlab.rollout import Scripted, play
 from agentlab.train import recipes, train
 
 PAGE = Path(__file__).resolve().parent.parent/'nbs/env/32_seeking.ipynb'
-
 
 @pytest.fixture(scope='module')
 def page():
@@ -30,7 +28,6 @@ def page():
         if any(f'\n{what}' in text for what in ('class SelfSearch(', 'class Indexed:')): exec(text, names)
     return names
 
-
 class Paying(Wrapper):
     "Pays for the length of what is said, too, so that a policy that knows nothing has a gradient."
     def step(self, action):
@@ -38,13 +35,11 @@ class Paying(Wrapper):
         step.reward = {seat: paid + len(action) % 7/8 for seat, paid in step.reward.items()}
         return step
 
-
 def updated(tmp_path, name, world, policy=None, **how):
     "The row of an update."
     policy = policy or tiny_policy(world, warm=False, progress=False)
     recipe = getattr(recipes, name)(steps=1, groups=4, group_size=4, test_tasks=0, max_turns=6, **how)
     return train(policy, world, recipe, tmp_path, progress=False).rows()[0]
-
 
 # ---- Deep-DxSearch
 
@@ -54,7 +49,6 @@ def played(*actions, task=None):
     env.reset(4, task)
     for action in actions: step = env.step(action.format(**env.task, ask=env.task['calls'][0]))
     return [step.info['columns'][x] for x in ('refer', 'searched', 'answered')], step.reward['player']
-
 
 def test_a_diagnosis_is_a_world():
     assert {*check_env(Diagnosis()).values()} == {'ok'}
@@ -69,8 +63,7 @@ def test_a_diagnosis_is_a_world():
         assert step.info['success'] and env.turns == 3
         assert {*' '.join(texts).replace('.', ' . ').replace(':', ' : ').split()} <= known
     clinics = [{patient(Random(seed), split)['clinic'] for seed in range(30)} for split in ('train', 'demo', 'test')]
-    assert not clinics[0] & clinics[1] and not clinics[1] & clinics[2] and not clinics[0] & clinics[2]
-
+    assert not any(one & other for one, other in combinations(clinics, 2))
 
 def test_dx_matching_shows_the_nearest_cases():
     _, cases = clinic(5)
@@ -78,14 +71,12 @@ def test_dx_matching_shows_the_nearest_cases():
     assert similar(5, some)[0] == name and len(similar(5, some)) <= 3 and similar(5, set()) == []
     assert similar(5, some) != similar(6, some)
 
-
 @pytest.mark.parametrize('actions', [
     ('answer {answer}',), ('{ask}', 'answer nobody'), ('{ask}', 'search', 'answer {answer}'),
     ('{ask}',)*4 + ('answer {answer}',), ('{ask}', 'search {answer}')])
 def test_dx_a_broken_form_pays_nothing(actions):
     assert played('{ask}', 'search {answer}', 'answer {answer}') == ([1., 1., 1.], 1.)
     assert played(*actions)[0] == [0.]*3
-
 
 def test_dx_matching_is_paid_by_rounds():
     one, two, near = {'fever', 'rash'}, {'cough', 'thirst'}, {'fever', 'rash', 'cough'}
@@ -95,7 +86,6 @@ def test_dx_matching_is_paid_by_rounds():
     assert [refer('Dor', (rounds*2)[:n]) for n in (1, 2, 3)] == [0., .2, .4]
     assert refer('Dor', [(one, []), (near, [])]) == 0.
 
-
 def test_dx_words_of_the_truth_are_covered():
     assert covered('Marfan syndrome', 'marfan') == pytest.approx(.5**(1/3)) and covered('Tel', 'Dor') == 0.
     assert covered('diabetes', 'Diabete, Tel, Dor') == 1.  # final s and other names do not count
@@ -103,32 +93,26 @@ def test_dx_words_of_the_truth_are_covered():
     everybody = ' '.join(clinic(task['clinic'])[0])
     assert played('{ask}', f'search {everybody}', 'answer {answer}', task=task)[0] == [1., 0., 1.]  # more than ten
 
-
 def test_dx_listing_everything_is_paid_and_not_right():
-    everybody = ' '.join(clinic(patient(Random(4), 'train')['clinic'])[0])
     task = patient(Random(4), 'train')
-    parts, right = played('{ask}', f'answer {everybody}', task=task)
-    assert parts == [1., 0., 1.] and right == 0.
-
+    everybody = ' '.join(clinic(task['clinic'])[0])
+    assert played('{ask}', f'answer {everybody}', task=task) == ([1., 0., 1.], 0.)
 
 def test_dx_a_term_that_is_off_pays_nothing():
     import pandas as pd
-    frame = dict(group=0, episode=[0, 1], t=0, reward=0., refer=[1., 0.], searched=[0., 1.], answered=[1., 1.])
-    b = Batch.from_turns(pd.DataFrame(frame))
+    b = Batch.from_turns(pd.DataFrame(dict(
+        group=0, episode=[0, 1], t=0, reward=0., refer=[1., 0.], searched=[0., 1.], answered=[1., 1.])))
     reward = recipes.deep_dxsearch().reward
-    assert reward(b).tolist() == pytest.approx([.95, .2])
-    assert reward.func is gated
+    assert reward.func is gated and reward(b).tolist() == pytest.approx([.95, .2])
     assert reward(b.with_turns(refer=torch.zeros(2).double())).tolist() == pytest.approx([.15, .2])
     bare = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0], t=0)))
     with pytest.raises(ValueError, match='turns.refer'): reward(bare)
-
 
 def test_deep_dxsearch_plays_and_updates(tmp_path):
     world = Diagnosis()
     policy = tiny_policy(world, steps=40, episodes=8, pool=32, noise=.2, progress=False)
     row = updated(tmp_path, 'deep_dxsearch', world, policy, max_tokens=8)
     assert row['grad_norm'] > 0 and row['errors'] == 0
-
 
 # ---- MaskSearch
 
@@ -139,12 +123,10 @@ def test_masks_are_drawn_by_words_and_with_replacement():
     assert {len(masked(some, Random(seed), 4)) for seed in range(60)} == {1, 2, 3}
     assert masked(['Lam', 'Lam'], Random(0), 2) == []
 
-
 def test_another_number_of_words_fills_nothing():
     task = dict(answer='mentor Bora Tel')
     said = 'mentor Bora Tel', 'mentor Bora Lam', 'mentor Bora Tel rival', ''
     assert [filled(x, task) for x in said] == pytest.approx([1., 2/3, 0., 0.])
-
 
 def test_gaps_are_filled_by_searching():
     "Every gap is answered by its search; where there is no such tool nothing can be looked up."
@@ -160,9 +142,8 @@ def test_gaps_are_filled_by_searching():
     step = closed.reset(0)
     assert closed.step(closed.task['calls'][0]).info['invalid']
 
-
 def test_masksearch_begins_with_few_gaps():
-    from agentlab.replay.tasks import Stages
+    from agentlab.replay import Stages
     assert recipes.masksearch().memory is Stages
     tasks = ramp().tasks('train', 30)
     gaps = torch.tensor([float(len(task['calls'])) for task in tasks])
@@ -174,14 +155,12 @@ def test_masksearch_begins_with_few_gaps():
     flat.length = memory.length
     assert gaps[flat.stage_of() == 0].min() >= gaps[flat.stage_of() != 0].max()
 
-
 def test_masksearch_plays_and_updates_and_goes_on_with_questions(tmp_path):
     world = Paying(ramp(2))
     policy = tiny_policy(world, warm=False, progress=False)
     assert updated(tmp_path/'ramp', 'masksearch', world, policy)['grad_norm'] > 0
     questions = Paying(HopSearch(1, distractors=10))
     assert updated(tmp_path/'questions', 'grpo', questions, policy)['grad_norm'] > 0
-
 
 # ---- SSRL
 
@@ -191,11 +170,9 @@ def reply(thinks, searches):
         blocks.insert(2*i + 1, '<search> rival Bora Tel </search> <information> Mina Lam </information>')
     return ' '.join([*blocks, '<answer> Mina Lam </answer>'])
 
-
 def test_ssrl_the_form_is_worth_thoughts_per_search():
     assert [formed(reply(n + 1, n)) for n in (0, 1, 7, 8)] == [.5, 1., 1., 0.]
     assert formed(reply(2, 2)) == pytest.approx(2/3) and formed(reply(3, 1)) == pytest.approx(2/3)
-
 
 @pytest.mark.parametrize('old, new', [
     (' is ', ' '), (' is ', ' ... '), ('rival ', 'rival\n'), ('<search>', 'and <search>'), ('information', 'page'),
@@ -204,14 +181,12 @@ def test_ssrl_the_form_is_worth_thoughts_per_search():
 def test_ssrl_a_broken_form_is_worth_nothing(old, new):
     assert formed(reply(2, 1)) == 1. and formed(reply(2, 1).replace(old, new, 1)) == 0.
 
-
 def scripted(page, say, **how):
     "A game in which a function speaks."
     world = page['SelfSearch'](HopSearch(1, distractors=10))
     policy = tiny_policy(world, warm=False, progress=False)
     speaker = Scripted(policy, say)
     return policy, play(policy, world, [1], sampler=speaker, on_reset=speaker.begin, max_tokens=64)
-
 
 def test_ssrl_pays_for_the_answer_and_the_form(page):
     right = lambda game: game.env.expert()
@@ -222,7 +197,6 @@ def test_ssrl_pays_for_the_answer_and_the_form(page):
     assert [round(e.outcome, 3) for e in worth.values()] == [1., .95, .1, 0.]
     assert [e.success for e in worth.values()] == [True, True, False, False]
     assert {*check_env(page['SelfSearch'](HopSearch())).values()} == {'ok'}
-
 
 def test_ssrl_nothing_is_learned_from_information(page):
     policy, games = scripted(page, lambda game: game.env.expert())
@@ -240,17 +214,14 @@ def test_ssrl_nothing_is_learned_from_information(page):
         grads.append(torch.cat([p.grad.flatten() for p in policy.model.parameters()]))
     assert not torch.allclose(*grads)
 
-
 def test_ssrl_information_that_does_not_end_is_masked_to_the_end(page):
     policy, games = scripted(page, lambda game: '<think> is </think> <information> The rival of Bora Tel')
     weight = without_information(Batch.from_episodes(games), policy).action('weight')
     assert weight.tolist() == [1.]*4 + [0.]*5 + [1.]  # the end sign is no page
 
-
 def test_ssrl_plays_and_updates(tmp_path, page):
     world = Paying(page['SelfSearch'](HopSearch(1, distractors=10)))
     assert updated(tmp_path, 'ssrl', world)['grad_norm'] > 0
-
 
 def test_ssrl_with_an_index_the_page_is_real(page):
     "A policy that makes up every page reads the real one, and answers by it."

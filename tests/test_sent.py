@@ -7,12 +7,9 @@ import torch
 from agentlab.env import KeyDoor
 from agentlab.episodes import Batch, Episode
 from agentlab.policy import Policy, tiny_model, word_tokenizer
-from agentlab.train.runs import Run
-from agentlab.view.dashboard import Dashboard, Overlay
-from agentlab.view.entropy_widget import entropy_lab
+from agentlab.train import Run
+from agentlab.view import Dashboard, Overlay, Play, TurnScope, entropy_lab
 from agentlab.view.microscope_widget import Microscope
-from agentlab.view.playing import Play
-from agentlab.view.turnscope_widget import TurnScope
 from view_data import turn, write_run
 
 from later import needs
@@ -65,8 +62,8 @@ def test_dashboard_keeps_the_numbers_beside_a_gap(messages):
     "The table of entropies: numbers where turns were reached, null elsewhere, and the scale from the finite ones."
     board = Dashboard(LOGS['wild'])
     board.widget
-    assert board.figure.part0[0]['table'] == [[.5]*4,
-                                              [None, None, None, .5]] and board.figure.head['panes'][2]['top'] == .5
+    assert board.figure.part0[0]['table'] == [[.5]*4, [None, None, None, .5]]
+    assert board.figure.head['panes'][2]['top'] == .5
     assert board.figure.part0[0]['lines']['reward'] == [[0, None], [1, None], [2, None], [3, .5]]
 
 @pytest.mark.parametrize('name', LOGS)
@@ -101,5 +98,5 @@ def test_play_with_a_policy_whose_weights_diverged(value, messages):
     table.widget
     with torch.no_grad(): next(policy.model.parameters()).fill_(value)
     table.switch(show_chances=True)
-    assert ([move['p'] for move in table.table.state['moves']] == [None]*len(table.offered)
-            and table.table.state['moves'][0]['share'] == '–')
+    assert [move['p'] for move in table.table.state['moves']] == [None]*len(table.offered)
+    assert table.table.state['moves'][0]['share'] == '–'

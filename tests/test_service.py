@@ -4,8 +4,7 @@ from itertools import combinations, product
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agentlab.env import EnvError, Service, as_reader, check_env
 from agentlab.env.protocol import canonical, splits
@@ -20,19 +19,22 @@ from words import says_known_words
 PERSONAS = [some for count in range(len(traits) + 1) for some in combinations(traits, count)]
 PLAIN = ((),)
 
-
 def served(env, seed=0, task=None):
     "The expert's episode: its steps."
     steps = [env.reset(seed, task)]
     while not steps[-1].done: steps.append(env.step(env.expert()))
     return steps
 
+def begun(task, **how):
+    "An episode of it, with a customer without traits."
+    env = Service(**dict(personas=PLAIN) | how)
+    env.reset(0, task)
+    return env
 
 def task_of(answer, kind):
     "The first store whose answer begins so."
     found = (request(dict(kind=kind, store=store)) for store in range(500))
     return next(task for task in found if task['answer'].startswith(answer))
-
 
 # ---- the world
 
@@ -44,20 +46,16 @@ def test_the_expert_serves_everybody(persona):
         assert steps[-1].info['success'] and steps[-1].reward == dict(player=1.), env.render()
         assert steps[-1].info['milestone'] == 1 and not any(step.info['invalid'] for step in steps)
 
-
 @pytest.mark.parametrize('level', [1, 2, 3])
 def test_the_rules_of_the_protocol_at_every_level(level):
     assert {*check_env(Service(level=level)).values()} == {'ok'}
     known = {kind for kind in kinds if kinds[kind][3] <= level}
     assert {task['kind'] for task in Service(level=level).tasks('train', 60)} == known
 
-
 def test_tasks_keep_their_splits_and_texts_their_vocabulary():
     env, seen = Service(), {}
-    for split in splits:
-        for task in env.tasks(split, 60): assert seen.setdefault(canonical(task), split) == split
+    assert all(seen.setdefault(canonical(task), split) == split for split in splits for task in env.tasks(split, 60))
     says_known_words(env, env.tasks('demo', 60), .6)
-
 
 def test_two_traits_are_met_in_tests_only():
     env = Service()
@@ -69,9 +67,9 @@ def test_two_traits_are_met_in_tests_only():
         assert met == {*(held_out if split == 'test' else trained)}
     assert not {*held_out} & {*trained}
 
-
-@pytest.mark.parametrize('kind, answer', [('cancel', 'sorry'), ('move', 'sorry'), ('exchange', 'sorry'),
-                                          ('refund', 'sorry'), ('refund', 'human'), ('refund', 'refund')])
+@pytest.mark.parametrize('kind, answer', [
+    ('cancel', 'sorry'), ('move', 'sorry'), ('exchange', 'sorry'), ('refund', 'sorry'), ('refund', 'human'),
+    ('refund', 'refund')])
 def test_what_the_rules_forbid_is_not_paid(kind, answer):
     env, task = Service(personas=PLAIN), task_of(answer, kind)
     assert served(env, 0, task)[-1].info['success']
@@ -82,30 +80,24 @@ def test_what_the_rules_forbid_is_not_paid(kind, answer):
     last = env.step(f'done {row["price"]}')
     assert last.done and last.info['success'] == (answer == kind) == bool(last.reward['player'])
 
-
 def test_a_needless_change_and_a_missing_word_lose():
-    env, task = Service(personas=PLAIN), task_of('refund', 'refund')
+    task = task_of('refund', 'refund')
     number, price = task['answer'].split()[1:]
     endings = {('done',): 0, (f'done {price}',): 1, (f'cancel {number}', f'done {price}'): 0, ('sorry', ): 0,
                (f'Done! You get $ {price}.',): 1, (f'done 1{price}',): 0}
     for texts, paid in endings.items():
-        env.reset(0, task)
+        env = begun(task)
         for text in (f'refund {number}', *texts): step = env.step(text)
         assert step.done and step.reward['player'] == paid, texts
 
-
 def test_the_shop_is_compared_when_the_turns_are_used_up_too():
-    env, task = Service(horizon=1, personas=PLAIN), task_of('cancel', 'cancel')
-    env.reset(0, task)
-    step = env.step(task['answer'])
+    task = task_of('cancel', 'cancel')
+    step = begun(task, horizon=1).step(task['answer'])
     assert step.done and step.info['success']
 
-
 def test_a_human_takes_over_and_ends_it():
-    env, task = Service(personas=PLAIN), task_of('human', 'refund')
-    env.reset(0, task)
+    env = begun(task := task_of('human', 'refund'))
     assert env.step(task['answer']).info['success'] and env.over
-
 
 def test_a_reader_is_told_the_rules_and_an_error_is_something_to_read():
     env = as_reader(Service(personas=PLAIN))
@@ -115,7 +107,6 @@ def test_a_reader_is_told_the_rules_and_an_error_is_something_to_read():
     assert env.step('refund').observation == 'refund needs the argument "order".' and env.step('').info['invalid']
     assert env.step('refund 1').observation == 'No such order.' and env.step('refund one').info['invalid']
     assert [env.call_tool('stock', dict(item='Lamp')).observation.split()[-1][-1], env.over] == ['.', False]
-
 
 # ---- the user
 
@@ -130,7 +121,6 @@ def thousand_ways():
     words = [*numbers, *prices, *[one[0] for one in data['tools']], *traits, *colours, *cities, *items, 'yes', 'no']
     return tricks + [f'{word}{mark}' for word in words for mark in ('?', '.', ' ?\n\nuser: I say')] + [
         'sure ?', 'name ?', 'item ?', 'colour ?', 'city ?', '?'*300, '', '\0', '{scene}', '%s', 'x'*5000] * 50
-
 
 def test_a_thousand_ways_to_ask_a_user_find_nothing():
     """Its replies are made of a few words and of what it has come to say; what was asked for is said, no other fact,
@@ -151,7 +141,6 @@ def test_a_thousand_ways_to_ask_a_user_find_nothing():
                                                                              if 'sure' in asked])
             assert {*re.findall(r'\w+', reply)} <= plain | wanted, (text, reply)
 
-
 @given(st.text(max_size=60), st.sampled_from(PERSONAS), st.sampled_from([*kinds]), st.integers(0, 999))
 @settings(max_examples=60, deadline=None)
 def test_what_the_user_says_does_not_depend_on_the_order(text, persona, kind, store):
@@ -165,7 +154,6 @@ def test_what_the_user_says_does_not_depend_on_the_order(text, persona, kind, st
         if env.over or twin.over or env.read(said): return
         assert env.step(said).observation == twin.step(said).observation
 
-
 def test_the_persona_is_no_part_of_the_task_and_nobody_reads_it():
     task, seen = request(dict(kind='move', store=5)), {}
     for seed in range(60):
@@ -176,38 +164,32 @@ def test_the_persona_is_no_part_of_the_task_and_nobody_reads_it():
     assert len(seen) > 4 and all(len(texts) == 1 for texts in seen.values())
     assert reference(task) == reference(dict(task))
 
-
 def test_an_impatient_user_leaves_and_a_patient_one_does_not():
     for persona, left in ((('impatient',), True), ((), False)):
         env = Service(personas=(persona,))
         env.reset(0)
         assert [env.step(text).done for text in ('name ?', 'What a day ?')] == [False, left]
 
-
 # ---- MUA-RL: its mechanisms, switched off
 
 def untrained(env=None): return tiny_policy(env or Service(), warm=False, progress=False)
-
 
 def test_mua_rl_a_user_answers_in_the_loop():
     "With a user who says the same to everything the context of the next turn is another one."
     contexts = []
     for user in (scripted, lambda scene, persona, talk: 'What?'):
-        env = Service(user=user, personas=PLAIN)
-        env.reset(0)
+        env = begun(None, user=user)
         contexts.append([env.step(text).observation for text in ('name ?', 'sure ?')])
     assert contexts[0][0].rstrip('.') in first_names and contexts[0][1] == 'Yes.' and contexts[1] == ['What?']*2
 
-
 def test_mua_rl_tools_beside_the_dialogue():
     "A call goes to the shop and a text to the user, both are turns; without the call nothing changes, and 0 is paid."
-    env, task = Service(personas=PLAIN), task_of('cancel', 'cancel')
+    task = task_of('cancel', 'cancel')
     for call, paid in ((task['answer'], 1.), ('Please cancel it', 0.)):
-        env.reset(0, task)
+        env = begun(task)
         step = env.step(call)
         assert step.info['columns']['tool'] == paid and env.turns == 1
         assert env.step('done').reward['player'] == paid
-
 
 def test_mua_rl_members_of_a_group_meet_other_users():
     env, policy = Service(), untrained()
@@ -221,19 +203,16 @@ def test_mua_rl_members_of_a_group_meet_other_users():
     assert [e.group for e in own] == [7]*3 + [9]*3 and own[0].task == own[2].task != own[3].task
     assert len({e.game for e in own}) == 6
 
-
 def test_mua_rl_the_outcome_is_state_and_words():
     "Without either half the reward is another one."
     task = task_of('refund', 'refund')
     shop, words, call = reference(task)
-    env = Service(personas=PLAIN)
-    env.reset(0, task)
+    env = begun(task)
     assert not env.right() and env.shop != shop
     env.step(call)
     assert env.shop == shop and not env.right()  # the price was not said
     env.step(f'done {words[0]}')
     assert env.right()
-
 
 def test_mua_rl_plays_and_updates(tmp_path):
     class Paying(Service):
@@ -246,7 +225,6 @@ def test_mua_rl_plays_and_updates(tmp_path):
     run = train(untrained(env), env, recipe, tmp_path, progress=False)
     assert run.rows()[0]['grad_norm'] > 0 and run.rows()[0]['errors'] == 0
 
-
 # ---- a model as the user
 
 def test_a_policy_can_be_the_user():
@@ -255,12 +233,9 @@ def test_a_policy_can_be_the_user():
     except EnvError as error: assert 'no text' in str(error)
     else: assert isinstance(step.observation, str) and len(step.observation) <= 300
 
-
 def test_a_model_is_told_its_scene_and_its_mood_and_nothing_of_the_order():
     read = []
-    def model(text):
-        read.append(text)
-        return 'My lamp.' if len(read) < 2 else 'Well then, bye!'
+    def model(text): return read.append(text) or ('My lamp.' if len(read) < 2 else 'Well then, bye!')
     env = Service(user=model_user(model), personas=(('terse', 'changes mind'),))
     env.reset(0)
     row = next(iter(env.shop['orders'].values()))
@@ -269,7 +244,6 @@ def test_a_model_is_told_its_scene_and_its_mood_and_nothing_of_the_order():
     assert env.scene['name'] in read[0] and data['moods']['terse'] in read[1] and 'clerk: item ?' in read[1]
     assert not re.search('987654|123456|543210|delivered|waiting', ' '.join(read))
 
-
 @pytest.mark.parametrize('user, said', [
     (lambda scene, persona, talk: 1/0, 'ZeroDivisionError'), (lambda scene, persona, talk: ' \n', 'no text'),
     (lambda scene, persona, talk: 3, 'no text'), (model_user(lambda text: exit('no')), 'ToolError'),
@@ -277,14 +251,11 @@ def test_a_model_is_told_its_scene_and_its_mood_and_nothing_of_the_order():
 def test_a_user_who_fails_ends_the_episode_without_a_score(user, said):
     "It does not count: the release scores it, and breaking the user would pay."
     fails = lambda scene, persona, talk: user(scene, persona, talk) if talk[1:] else scripted(scene, persona, talk)
-    env, task = Service(user=fails, personas=PLAIN), task_of('sorry', 'cancel')
-    env.reset(0, task)
+    env = begun(task := task_of('sorry', 'cancel'), user=fails)
     with pytest.raises(EnvError, match=f'the user failed.*{said}|the user said.*{said}'): env.step('sorry')
-    policy = untrained()
-    episodes = play(policy, env, [0, 1], 1, tasks=[task]*2, max_turns=2, max_tokens=4)
+    episodes = play(untrained(), env, [0, 1], 1, tasks=[task]*2, max_turns=2, max_tokens=4)
     assert any(e.error and 'the user' in e.error for e in episodes)
     assert all(e.error or not e.outcome for e in episodes)
-
 
 def test_a_long_reply_is_cut():
     env = Service(user=lambda scene, persona, talk: 'la '*10_000)

@@ -7,25 +7,21 @@ import pytest
 import torch
 
 from agentlab.episodes import Batch
-from agentlab.replay.stored_values import BestOfN, Stored, best_of, digi_q
-from agentlab.replay.utterance_critic import TwinHeads, archer, archer_targets, critic_step
+from agentlab.replay import BestOfN, Stored, archer, archer_targets, best_of, critic_step, digi_q
+from agentlab.replay.utterance_critic import TwinHeads
 from agentlab.rollout import play
-from agentlab.train import recipes
-from agentlab.train.trainer import train
+from agentlab.train import recipes, train
 from small import Paying, facts, same_batch, small_policy, train_small
 from test_archer import random_batch
-
 
 class Nobody(Paying):
     "A world that must not be entered."
     def reset(self, *arguments, **how): raise AssertionError('somebody played')
 
-
 def games(tasks=4, each=3):
     return play(small_policy(), Paying(), list(range(tasks)), each, max_tokens=3, seed=1)
 
-def table(**columns): return Batch.from_turns(pd.DataFrame(dict(dict(group=0, t=0), **columns)))
-
+def table(**columns): return Batch.from_turns(pd.DataFrame(dict(group=0, t=0) | columns))
 
 # ---- handed out
 
@@ -33,8 +29,8 @@ def test_games_are_handed_out_by_task_without_repetition_and_with_new_numbers():
     there = games()
     stored = Stored(there)
     found = stored(None, None, [0, 0, 0], 2, [6, 7, 8], seed=5, step=2)
-    assert [(e.group, e.game, e.step) for e in found] == [(6, 12, 2), (6, 13, 2), (7, 14, 2), (7, 15, 2), (8, 16, 2),
-                                                          (8, 17, 2)]
+    assert [(e.group, e.game, e.step) for e in found] == [
+        (6, 12, 2), (6, 13, 2), (7, 14, 2), (7, 15, 2), (8, 16, 2), (8, 17, 2)]
     begin = lambda e: next(i for i, one in enumerate(there) if [t.ids for t in one.turns] == [t.ids for t in e.turns]
                            and one.turns[0].logps == e.turns[0].logps)
     tasks = [there[begin(e)].group for e in found]
@@ -64,7 +60,6 @@ def test_other_recipes_learn_from_stored_games(tmp_path, make):
     assert run.rows()[-1]['grad_norm'] > 0 and run.rows()[-1]['skipped'] is None
     assert 'Stored(12 games of 4 tasks)' in run.info['facts']['recipe']['rollout']
 
-
 # ---- values
 
 def chunks_by_loop(b, v, gamma, chunk):
@@ -82,8 +77,8 @@ def chunks_by_loop(b, v, gamma, chunk):
 @pytest.mark.parametrize('chunk', (1, 2, 4, 99))
 def test_chunks_are_those_of_a_loop(chunk):
     b = random_batch(1)
-    b = Batch.from_turns(pd.DataFrame(dict(episode=b.turns.episode, t=b.turns.t, group=0, reward=b.turns.reward,
-                                           truncated=b.of_turn('truncated'), last_value=b.of_turn('last_value'))))
+    b = table(episode=b.turns.episode, t=b.turns.t, reward=b.turns.reward, truncated=b.of_turn('truncated'),
+              last_value=b.of_turn('last_value'))
     v = torch.randn(len(b.turns), 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(archer_targets(b, v, gamma=.9, chunk=chunk)[:, 0], chunks_by_loop(b, v, .9, chunk))
 
@@ -94,7 +89,6 @@ def test_a_chunk_by_hand_and_a_bad_one():
     with pytest.raises(ValueError, match='chunk=0'): archer_targets(b, v, chunk=0)
 
 def test_pieces_of_all_turns_learn_what_one_step_learns():
-    "One piece with all turns is the step without pieces."
     b, x, after = table(episode=[0, 0, 1], t=[0, 1, 0], reward=[.5, 1., 1.]), torch.eye(3), []
     for pieces in (None, [torch.arange(3)]):
         heads, slow = TwinHeads(3, 3, 0), TwinHeads(3, 3, 0)
@@ -121,7 +115,6 @@ def test_a_critic_that_diverges_stops_the_run_before_the_policy_moves(tmp_path):
         train(policy, Nobody(), recipe, tmp_path, progress=False)
     assert all(torch.equal(p, old) for p, old in zip(policy.model.parameters(), before))
 
-
 # ---- best of N
 
 def test_the_advantage_of_the_paper_by_hand():
@@ -138,7 +131,7 @@ def test_the_first_of_the_best_is_chosen():
     assert best_of(b).tolist() == [1, 3]
     assert best_of(b.select([])).tolist() == []
     for asks in (best_of, digi_q):
-        with pytest.raises(ValueError, match='turns.worth|worth'): asks(table(episode=[0]))
+        with pytest.raises(ValueError, match='worth'): asks(table(episode=[0]))
 
 def test_candidates_begin_with_what_was_said_and_are_drawn_once():
     stored = Stored(games())
@@ -171,9 +164,8 @@ def test_the_values_do_not_change_while_the_policy_moves(tmp_path):
     first = made.join(stored.batch(), 0)
     with torch.no_grad():
         for p in policy.model.parameters(): p.add_(.1)
-    again = made.join(stored.batch(), 1)
-    same_batch(first, again)
-    assert again.turns.worth.tolist() == first.turns.worth.tolist()
+    same_batch(first, made.join(stored.batch(), 1))
+    assert 'worth' in first.turns
 
 def test_what_a_policy_would_say_there_is_another_value():
     stored, found = Stored(games()), []

@@ -13,8 +13,7 @@ import pytest
 import small
 from agentlab.bench import sweep as made
 from agentlab.bench.intervals import band, bootstrap, difference, improvement, interval, iqm, mean, profile
-from agentlab.bench.sweep import (bench, error_file, finished, in_turn, on_ray, plan, read_table, sweep,
-                                  table_of)
+from agentlab.bench.sweep import (bench, error_file, finished, in_turn, on_ray, plan, read_table, sweep, table_of)
 from agentlab.bench.sweep_page import page_html
 from agentlab.train import Run
 from later import deferred
@@ -47,7 +46,6 @@ def test_as_the_papers_code():
     np.testing.assert_allclose(interval(mean, a, times=20_000)[1:], [.5969, .7445], atol=.004)
     np.testing.assert_allclose(interval(improvement, a, b, times=5000)[1:], [.5988, .875], atol=.012)
 
-
 @pytest.mark.parametrize('seed', range(5))
 def test_by_brute_force(seed):
     "IQM by repeating every run 4/n times, improvement and profile by loops, with unequal numbers of runs."
@@ -68,7 +66,6 @@ def test_by_brute_force(seed):
         # a resample is a row
         assert statistic({env: np.stack([x, x]) for env, x in a.items()}) == pytest.approx([statistic(a)]*2)
 
-
 def test_resamples_stay_in_their_environment():
     """Between 0 and 1 nothing is exchanged, however often one draws; and two samples are drawn apart unless they are
     paired."""
@@ -76,24 +73,19 @@ def test_resamples_stay_in_their_environment():
     assert set(bootstrap(mean, apart)) == {.5}
     x = dict(e=np.arange(6.))
     assert (bootstrap(difference, x, x, paired=True) == 0).all() and bootstrap(difference, x, x).std() > .5
-    every = [np.mean(draw) for draw in product([0, 1, 5], repeat=3)]
-    assert np.mean(bootstrap(mean, dict(e=[0, 1, 5]),
-                             times=30_000) <= 1) == pytest.approx(np.mean(np.array(every) <= 1), abs=.01)
-
+    every = np.mean([*product([0, 1, 5], repeat=3)], axis=1)
+    drawn = bootstrap(mean, dict(e=[0, 1, 5]), times=30_000)
+    assert np.mean(drawn <= 1) == pytest.approx(np.mean(every <= 1), abs=.01)
 
 def test_order_means_nothing():
     "Runs and environments in another order, a pair with its partner: the same interval to the last bit."
-    draw = np.random.default_rng(0)
-    order, turned = draw.permutation(8), dict(reversed(by_env(A).items()))
-    a, b, c, d = (by_env(A), by_env(B), {env: x[order] for env, x in turned.items()},
-                  {env: x[order] for env, x in by_env(B).items()})
+    order, a, b = np.random.default_rng(0).permutation(8), by_env(A), by_env(B)
+    c, d = ({env: x[order] for env, x in some} for some in (reversed(a.items()), b.items()))
+    def gap(one, two): return interval(difference, one, two, paired=True)
     assert interval(iqm, a) == interval(iqm, c)
-    assert interval(difference, a, b, paired=True) == pytest.approx(interval(difference, c, d, paired=True), abs=1e-12)
+    assert gap(a, b) == pytest.approx(gap(c, d), abs=1e-12)
     assert interval(improvement, a, b) == pytest.approx(interval(improvement, c, d), abs=1e-12)
-    # other pairs
-    assert interval(difference, a, b, paired=True) != interval(difference, a, {env: x[order] for env, x in b.items()},
-                                                               paired=True)
-
+    assert gap(a, b) != gap(a, d)  # other pairs
 
 @pytest.mark.parametrize('statistic', [mean, iqm])
 def test_interval_holds_the_truth(statistic):
@@ -103,7 +95,6 @@ def test_interval_holds_the_truth(statistic):
     found = [interval(statistic, {str(i): draw.beta(*shape, 20) for i, shape in enumerate(shapes)}, times=300, seed=n)
              for n in range(300)]
     assert .9 <= np.mean([low <= truth <= high for _, low, high in found]) <= .98
-
 
 def test_simultaneous_band_holds_at_every_bar():
     """Of simulated profiles 95 of 100 lie within the simultaneous band at all bars; the pointwise one promises less
@@ -118,7 +109,6 @@ def test_simultaneous_band_holds_at_every_bar():
         return np.mean(inside)
     both, each = holds(True), holds(False)
     assert both >= .88 and each < both - .1
-
 
 # ---- the page
 
@@ -152,24 +142,22 @@ def test_hostile_names_are_text():
                                  test_tasks=HOSTILE))
     found = Tags()
     found.feed(page)
-    assert (not {'script', 'img', 'iframe', 'link'} & set(found.tags)
-            and not [name for name in found.attributes if name.startswith('on') or name in ('src', 'href')])
+    assert not {'script', 'img', 'iframe', 'link'} & set(found.tags)
+    assert not [name for name in found.attributes if name.startswith('on') or name in ('src', 'href')]
     assert '\u202e' not in page and "default-src 'none'" in page
     assert page.count('&lt;script&gt;') > 10
     assert 'What failed' in page and 'OSError' in page
-
 
 def test_pages_of_little():
     "One recipe, one seed, no finished run: a page each time, and no interval where there is none."
     one = page_html(numbers(['grpo'], ['keydoor'], 1), {})
     assert 'one run, no interval' in one and 'Who beats whom' not in one and '1 run of an environment' in one
     two = page_html(numbers(['grpo', 'gigpo'], ['keydoor'], 12), {})
-    assert ('are too narrow' not in two and 'Who beats whom' in two and 'against <bdi>gigpo' in two
-            and 'nan' not in re.sub('<style>.*?</style>', '', two, flags=re.S))
+    assert 'are too narrow' not in two and 'Who beats whom' in two and 'against <bdi>gigpo' in two
+    assert 'nan' not in re.sub('<style>.*?</style>', '', two, flags=re.S)
     none = page_html(numbers(['grpo'], ['keydoor'], 1, failed=[('grpo', 0)]), {})
     assert 'No run is finished' in none and 'What failed' in none
     assert page_html(table_of([]), {})
-
 
 # ---- Ray
 
@@ -205,7 +193,6 @@ def own(tmp_path, monkeypatch):
     yield __import__('sweep_world')
     sys.modules.pop('sweep_world', None)
 
-
 @pytest.mark.long
 def test_on_ray(own, tmp_path):
     """Modules of the driver are found by the workers; a cell that raises and a worker that dies cost themselves;
@@ -219,8 +206,7 @@ def test_on_ray(own, tmp_path):
         # the one that died was well the second time
         assert sum('try 1 of 2' in line for line in said) == 2 and sum('try 2 of 2' in line for line in said) == 1
         row = table_of(cells)[lambda t: t.metric == 'failed']
-        assert row[['seed', 'value',
-                    'error']].values.tolist() == [[1, 2., f'OSError: no disk for {cells[1]}']]
+        assert row[['seed', 'value', 'error']].values.tolist() == [[1, 2., f'OSError: no disk for {cells[1]}']]
         assert 'fragile' in json.loads(error_file(cells[1]).read_text())['traceback']
         written = Path(cells[0].folder)/'metrics.jsonl'
         kept = written.stat().st_mtime_ns
@@ -231,12 +217,10 @@ def test_on_ray(own, tmp_path):
     pd.testing.assert_frame_equal(table_of(cells), table_of(here))
     assert table_of(cells).query("metric == 'entropy'").value.nunique() > 2
 
-
 def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, 'ray', None)
     with pytest.raises(ImportError, match=r'agentlab-rl\[ray\].*--here'):
         with on_ray(): pass
-
 
 def test_storage_that_is_not_shared(tmp_path):
     "A player that says it has played, but left nothing here: another machine's disk."
@@ -244,15 +228,15 @@ def test_storage_that_is_not_shared(tmp_path):
     assert sweep(cells, lambda function, cells: ((cell, '') for cell in cells), retries=0, say=str) == cells
     assert 'must see the same storage' in table_of(cells).error[0]
 
-
 # ---- kills
 
 KILLED = dict(recipes='gigpo', envs='small:Paying', seeds=3, steps=10, groups=2, group_size=2, max_tokens=3,
               test_tasks=1, model='untrained', cpus=2)
 
-def whole(out):
-    bench(**KILLED, out=str(out), here=True)
-    return read_table(out/'sweep.parquet')[0]
+def assert_whole(out, tmp_path):
+    "The rows are those of a sweep that nobody stopped."
+    bench(**KILLED, out=str(tmp_path/'whole'), here=True)
+    pd.testing.assert_frame_equal(*(read_table(folder/'sweep.parquet')[0] for folder in (out, tmp_path/'whole')))
 
 def driver(out, here):
     sys.path.insert(0, str(Path(small.__file__).parent))
@@ -263,10 +247,10 @@ def interrupted(tmp_path, here, kill):
     was found then."""
     out, log = tmp_path/'killed', tmp_path/'log'
     process, deadline = fork(driver, out, here, log=log), time.monotonic() + 200
-    def rows(): return sorted((len(Run(path.parent).rows()) for path in out.rglob('metrics.jsonl')), reverse=True)
-    while time.monotonic() < deadline and process.is_alive() and not (rows() and (
-        here and rows()[0] == 10 and len(rows()) > 1 and rows()[1] >= 6 or not here and rows()[0] >= 6)):
-        time.sleep(.01)
+    def far_enough():
+        rows = sorted((len(Run(path.parent).rows()) for path in out.rglob('metrics.jsonl')), reverse=True)
+        return rows and (rows[0] == 10 and len(rows) > 1 and rows[1] >= 6 if here else rows[0] >= 6)
+    while time.monotonic() < deadline and process.is_alive() and not far_enough(): time.sleep(.01)
     assert process.is_alive(), log.read_text()
     os.kill(process.pid, kill)
     process.join(60)
@@ -282,9 +266,8 @@ def test_killed_and_gone_on(tmp_path, here):
     else:
         process = fork(driver, out, False, log=tmp_path/'again') # at once: workers of the killed one may still be there
         assert finish(process, tmp_path/'again', 300)[0] == 0, (tmp_path/'again').read_text()
-    pd.testing.assert_frame_equal(read_table(out/'sweep.parquet')[0], whole(tmp_path/'whole'))
+    assert_whole(out, tmp_path)
     assert (out/'sweep.html').exists() and not list(out.rglob('*.tmp'))
-
 
 @pytest.mark.slow
 def test_ctrl_c_on_ray(tmp_path):
@@ -293,8 +276,7 @@ def test_ctrl_c_on_ray(tmp_path):
     out = interrupted(tmp_path, False, signal.SIGINT)
     assert 'KeyboardInterrupt' in (tmp_path/'log').read_text()
     bench(**KILLED, out=str(out), here=True)
-    pd.testing.assert_frame_equal(read_table(out/'sweep.parquet')[0], whole(tmp_path/'whole'))
-
+    assert_whole(out, tmp_path)
 
 def test_settings_that_changed(tmp_path):
     """Refused before anything is played, for a finished run and for one under way; more steps and more seeds are not
@@ -310,7 +292,6 @@ def test_settings_that_changed(tmp_path):
     assert before == {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
     assert [finished(cell) for cell in plan(seeds=2, **asked)] == [True, False]
     assert [finished(cell) for cell in plan(seeds=1, **asked | dict(steps=3))] == [False]
-
 
 def test_options():
     "The function is a command: every parameter is an option."

@@ -5,19 +5,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from agentlab.env import check_env
-from agentlab.env.taxes import (BRACKETS, MOVES, Economy, Taxes, best_rates, by_income, draw_skills, election, fixed,
-                                labour, moved, saez, tax, total)
+from agentlab.env import Economy, Taxes, best_rates, by_income, check_env, election, fixed, labour, saez, total
+from agentlab.env.taxes import BRACKETS, MOVES, draw_skills, moved, tax
 
 FLAT, HALF = (0.,), (50, 50, 50)
 SEVEN = 0., 11600., 47150., 100525., 191950., 243725., 609350.
-
 
 def test_hours_at_half_by_hand():
     assert labour(np.array([300.]), (50,), FLAT)[0] == pytest.approx(94.02, abs=.005)
     assert labour(np.array([3000., 300.]), (0,), FLAT).tolist() == [100, 100]
     assert labour(np.array([300.]), (100,), FLAT)[0] == 0
-
 
 @pytest.mark.parametrize('rate, code, weighed, summed', [
     (0, 2.754, 2.754, 395000), (40, 4.242, 4.242, 395000), (70, 6.313, 5.308, 391023), (90, 10.073, 5.677, 366216)])
@@ -27,11 +24,9 @@ def test_three_workers_by_hand(rate, code, weighed, summed):
     assert three.value((rate,), fixed) == three.value((rate,)) == pytest.approx(weighed, abs=.001)
     assert three.value((rate,), total) == pytest.approx(summed, abs=1)
 
-
 @pytest.mark.parametrize('income, due', [(0, 0), (90000, 9000), (100000, 11000), (159100, 22820), (200000, 35090)])
 def test_each_part_of_an_income_is_taxed_at_its_rate(income, due):
     assert tax(np.array([float(income)]), (10, 20, 30))[0] == pytest.approx(due)
-
 
 @pytest.mark.parametrize('starts', [FLAT, BRACKETS, SEVEN])
 @pytest.mark.parametrize('seed', range(4))
@@ -42,13 +37,11 @@ def test_no_other_number_of_hours_is_better(starts, seed):
     for skill, hours in zip(skills, labour(skills, rates, starts)):
         assert gain(skill, np.array([hours]))[0] >= gain(skill, np.linspace(0, 100, 20001)).max() - 1e-6
 
-
 def test_all_that_is_collected_comes_back():
     economy = Economy(draw_skills(50, Random(1)))
     u, z, hours = economy.year((30, 60, 80))
     assert u.sum() == pytest.approx((z - .0005*hours**3.5).sum())
     assert economy.value((0,)*3, total) >= max(economy.value((rate,)*3, total) for rate in range(10, 101, 10))
-
 
 def test_inverse_incomes_can_be_gamed_and_fixed_weights_cannot():
     skills = draw_skills(60, Random(2))
@@ -57,12 +50,10 @@ def test_inverse_incomes_can_be_gamed_and_fixed_weights_cannot():
     assert trap[0] == 100 and gamed.value(trap) > 100*gamed.value(best)
     assert honest.value(trap) < honest.value(best) and honest.value(trap, total) < honest.value(best, total)
 
-
 def test_the_grid_is_exhaustive():
     economy = Economy(draw_skills(10, Random(3)))
     best, steps = best_rates(economy, (0, 50, 90)), (0, 50, 90)
     assert economy.value(best) == max(economy.value(rates) for rates in product(steps, repeat=3))
-
 
 def test_bounded_workers_have_half_where_they_are_not_content():
     skills = np.array([300., 800., 3000.])
@@ -73,7 +64,6 @@ def test_bounded_workers_have_half_where_they_are_not_content():
     assert content.tolist() == [True, True, False]
     assert u.tolist() == pytest.approx(np.where(content, plain, plain/2).tolist())
 
-
 @pytest.mark.parametrize('welfare', [total, fixed])
 def test_altruists_work_for_all_and_adversaries_do_not(welfare):
     skills = np.array([300., 500., 700.])
@@ -82,11 +72,9 @@ def test_altruists_work_for_all_and_adversaries_do_not(welfare):
     assert hours[-1][1] == 0 and hours[1][1] > plain[1]
     assert (hours[1][[0, 2]] == plain[[0, 2]]).all()
 
-
 def test_saez_in_the_last_bracket_by_hand():
     assert saez([200000, 300000], .4)[2] == pytest.approx(100*.2/(.2 + .4*250000/90900))
     assert saez([200000, 300000], (9, 9, .4))[2] == saez([200000, 300000], .4)[2]
-
 
 def test_saez_below_it_is_the_formula():
     z = np.sort(draw_skills(40, Random(4)))*100
@@ -100,11 +88,9 @@ def test_saez_below_it_is_the_formula():
     rates = np.array([saez(z, e) for e in (.1, .4, 1., 3.)])
     assert (np.diff(rates, axis=0) < 0).all()  # who answers more is taxed less
 
-
 @pytest.mark.parametrize('incomes', [[1000, 1000.5], [0, 50000], [0, 0], [10**6, 10**7, 10**8]])
 def test_saez_is_a_rate_whatever_the_incomes(incomes):
     assert all(0 <= rate <= 100 for rate in saez(incomes, .4))
-
 
 def test_skills_are_those_of_the_distribution():
     incomes = np.sort(draw_skills(20000, Random(0)))*40
@@ -113,11 +99,9 @@ def test_skills_are_those_of_the_distribution():
     assert abs((scale/(1 + scale)).mean() - .48652/(.48652 + 1.14104)) < .01
     assert draw_skills(5, Random(7)) == draw_skills(5, Random(7))
 
-
 @pytest.mark.parametrize('rates, moves, after', [((50, 50, 50), (-20, 0, 20), (30, 50, 70)),
                                                  ((90, 10, 100), (20, -20, 10), (70, 30, 90))])
 def test_a_move_that_would_leave_is_mirrored(rates, moves, after): assert moved(rates, moves) == after
-
 
 def test_the_move_that_most_want_is_elected():
     economy = Economy((200, 250, 300, 4000))  # three who are given, one who gives
@@ -129,16 +113,13 @@ def test_the_move_that_most_want_is_elected():
     won = economy.year(election(economy, HALF, [0, 3], Random(0)))[0]
     assert sum(won >= economy.year(election(economy, HALF, [3], Random(0)))[0]) >= 3
 
-
 def test_ties_are_drawn():
     two = Economy((300, 3000))
     assert len({election(two, HALF, [0, 1], Random(seed)) for seed in range(20)}) == 2
 
-
 @pytest.mark.parametrize('skills', [[], [0, 1], [-1], [[1, 2]], [float('nan')]])
 def test_what_are_no_skills_is_refused(skills):
     with pytest.raises(ValueError, match='skills='): Economy(skills)
-
 
 # ---- the world
 
@@ -152,7 +133,6 @@ def test_the_world_keeps_the_protocol_and_pays_what_welfare_gains():
         paid += step.reward['player']
     assert paid == pytest.approx(env.economy.value(env.rates)/first - 1) and step.info['truncated']
 
-
 def test_the_expert_beats_the_formula():
     env = Taxes(10, 10, split='test')
     for task in env.tasks('test', 3):
@@ -160,7 +140,6 @@ def test_the_expert_beats_the_formula():
         while not step.done: step = env.step(env.expert())
         assert step.info['success']
         assert env.economy.value(env.rates) > .97*env.economy.value(best_rates(env.economy))
-
 
 def test_other_texts_change_nothing():
     env = Taxes(4)
@@ -170,12 +149,10 @@ def test_other_texts_change_nothing():
         assert step.info['invalid'] and env.rates == HALF and step.reward == dict(player=0.)
     assert env.step(' Rise  stay FALL.').info['state'] == (60, 50, 40)
 
-
 def test_splits_have_no_task_in_common():
     env = Taxes(3)
     found = [str(task) for split in ('train', 'demo', 'test') for task in env.tasks(split, 5)]
     assert len(set(found)) == 15
-
 
 def test_a_policy_trains_on_it(tmp_path):
     from agentlab.policy import tiny_policy

@@ -1,6 +1,5 @@
 "Values of tokens: hand checks, slow versions, what is refused, what moves and what does not."
-import copy
-import math
+import copy, math
 
 import pytest
 import torch
@@ -8,7 +7,6 @@ import torch
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.replay import token_values as tv
 from small import small_policy
-
 
 def program(ids, human=0., verdict=0., context=(5, 6, 7), **columns):
     turn = Turn(0, context_ids=list(context), ids=list(ids), logps=[-1.]*len(ids), entropies=[0.]*len(ids))
@@ -26,7 +24,6 @@ def learned(policy=None, seed=3, **how):
 def weights(module): return [p.detach().clone() for p in module.parameters()]
 def equal(xs, ys): return all(torch.equal(x, y) for x, y in zip(xs, ys, strict=True))
 
-
 # ---- by hand
 
 def test_the_spec_by_hand():
@@ -38,14 +35,12 @@ def test_the_spec_by_hand():
     found = tv.program_score(b, torch.tensor([.3, .8]), torch.tensor([.3, .9]))
     assert found.tolist() == pytest.approx([.2009])
 
-
 def test_the_value_never_exceeds_its_cap_and_reaches_it():
     x = torch.linspace(-30, 30, 601).double().requires_grad_()
     v = tv.capped(x, .8)
     assert v.max().item() == pytest.approx(.8) and v.argmax() == 300 and v[0] < -13
     grad, = torch.autograd.grad(v.sum(), x)
     torch.testing.assert_close(grad, -torch.tanh(x.detach()/2)/2)
-
 
 def slow(b, q, value, favoured, gamma, levels):
     "Targets and scores by a loop."
@@ -56,7 +51,6 @@ def slow(b, q, value, favoured, gamma, levels):
         targets += [gamma*x for x in following] + [levels[int(b.episodes.verdict[e])]]
         scores.append(sum(q[k].item() - gamma*(value[k + 1].item() if k != at[-1] else 0) for k in at))
     return targets, scores
-
 
 @pytest.mark.parametrize('seed', range(3))
 def test_targets_scores_and_loss_are_those_of_a_loop(seed):
@@ -76,12 +70,10 @@ def test_targets_scores_and_loss_are_those_of_a_loop(seed):
     nats = [-logits[k].log_softmax(0)[said[k]].item() for k in human]
     assert loss.item() == pytest.approx(td + (.1*sum(over) + .5*sum(nats))/len(human), rel=1e-5)
 
-
 def test_a_turn_between_two_tokens_is_no_end():
     turns = [Turn(t, context_ids=[5], ids=[6], logps=[-1.], entropies=[0.]) for t in range(2)]
     b = Batch.from_episodes([Episode(turns, columns=dict(verdict=1.))])
     assert tv.token_targets(b, torch.tensor([5., .5]), torch.zeros(2), 1.).tolist() == pytest.approx([.5, -.3])
-
 
 # ---- operators
 
@@ -96,14 +88,12 @@ def test_the_conservative_operator_asks_the_frozen_model_and_the_target_has_no_g
     torch.testing.assert_close(value.grad, 2*(torch.tensor([-1., 0, -1]) - target)/3)
     assert logits.grad.isfinite().all()
 
-
 def test_at_the_start_both_operators_see_the_value_alone():
     policy = small_policy()
     values = tv.TokenValues(policy)
     logits, favourite, value = values.read(programs())
     assert torch.equal(favourite, logits.argmax(1)) and not tv.dueling(logits, favourite).any()
     torch.testing.assert_close(value, tv.capped(torch.tensor(2.)).expand_as(value))
-
 
 # ---- learning
 
@@ -118,7 +108,6 @@ def test_b_coder_plays_nothing_updates_and_the_same_seed_is_the_same():
     other = learned(seed=4)[1]
     assert not equal(weights(values.phi), weights(other.phi))
 
-
 def test_what_is_frozen_does_not_move():
     first = small_policy()
     policy, values = learned(steps=(4, 0))
@@ -128,14 +117,12 @@ def test_what_is_frozen_does_not_move():
     assert equal(weights(values.phi), weights(later.phi)) and equal(weights(later.initial.model), weights(first.model))
     assert not equal(weights(values.residual), weights(later.residual))
 
-
 def test_the_loss_falls():
     policy, b = small_policy(), programs()
     values = tv.TokenValues(copy.deepcopy(policy))
     before = tv.b_coder_loss(b, *values.read(b)).item()
     after = tv.b_coder_loss(b, *learned(policy, steps=(30, 30))[1].read(b)).item()
     assert after < before - .1
-
 
 # ---- refused
 
@@ -145,7 +132,6 @@ def test_a_missing_column_is_named(column):
     b = b.replace(episodes=type(b.episodes)(**{k: x for k, x in vars(b.episodes).items() if k != column}))
     with pytest.raises(ValueError, match=column): tv.b_coder(small_policy(), b)
 
-
 @pytest.mark.parametrize('wrong', [math.nan, 4., .5, -1.])
 def test_a_verdict_that_is_none_is_refused_before_anything_moves(wrong):
     policy, b = small_policy(), programs()
@@ -153,12 +139,10 @@ def test_a_verdict_that_is_none_is_refused_before_anything_moves(wrong):
     with pytest.raises(ValueError, match='verdict: 1 of 12'): tv.b_coder(policy, b)
     assert equal(weights(policy.model), weights(small_policy().model))
 
-
 def test_one_sort_alone_and_nothing_are_refused():
     b = programs()
     for index in (b.episodes.human == 1, torch.zeros(len(b), dtype=torch.bool)):
         with pytest.raises(ValueError, match='give both sorts'): tv.b_coder(small_policy(), b.select(index))
-
 
 def test_no_token_is_no_value():
     b, none = programs().select(torch.zeros(12, dtype=torch.bool)), torch.zeros(0)

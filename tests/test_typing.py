@@ -1,7 +1,5 @@
 "The package promises types (agentlab/py.typed): mypy accepts what a user writes, and refuses what does not exist."
-import os
-import subprocess
-import sys
+import os, subprocess, sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,18 +20,15 @@ def wrong(batch: Batch, policy: Policy, buffer: Buffer, sampler: TorchSampler):
     sampler.sample([[1]])
 '''
 
-
 def mypy(file: Path, cache: Path) -> subprocess.CompletedProcess:
     "What mypy says of a file whose imports are those of this repository."
     command = [sys.executable, '-m', 'mypy', '--config-file', ROOT/'tests'/'typing'/'mypy.ini', '--cache-dir', cache,
                file]
     return subprocess.run(command, cwd=cache, env=os.environ | dict(MYPYPATH=str(ROOT)), capture_output=True, text=True)
 
-
 def test_a_users_file_passes(tmp_path):
     found = mypy(ROOT/'tests'/'typing'/'user.py', tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
-
 
 def test_what_does_not_exist_is_refused(tmp_path):
     "Else the first test would pass because everything is Any."
