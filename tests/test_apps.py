@@ -56,7 +56,7 @@ def test_apps_expert_does_every_task_and_breaks_nothing(renamed):
 
 def test_apps_every_form_takes_more_turns_on_a_higher_level():
     length = {level: [len(solve(asked(dict(form=name, world=world)))[0]) for name, form in forms.items()
-                      for world in range(20) if form['level'] == level] for level in (1, 2, 3)}
+        for world in range(20) if form['level'] == level] for level in (1, 2, 3)}
     mean = {level: sum(found)/len(found) for level, found in length.items()}
     assert mean[1] < mean[2] < mean[3] and max(map(max, length.values())) < Apps().horizon
 
@@ -132,14 +132,14 @@ def test_apps_a_call_that_fails_costs_a_turn_only(monkeypatch):
     assert played(env, *solved(env), 'done').reward == dict(player=1)
 
 
-@pytest.mark.parametrize('task', [dict(form='rob', world=1), dict(form='pay'), dict(form='pay', world=-1), 'pay',
-                                  dict(form='pay', world=True)])
+@pytest.mark.parametrize('task',
+    [dict(form='rob', world=1), dict(form='pay'), dict(form='pay', world=-1), 'pay', dict(form='pay', world=True)])
 def test_apps_refuses_what_is_no_task(task):
     with pytest.raises(ValueError, match='a form of pay'): Apps().reset(0, task)
 
 
-@pytest.mark.parametrize('options', [dict(level=4), dict(level=1.), dict(penalty=-1), dict(penalty=float('nan')),
-                                     dict(horizon=0), dict(split='dev')])
+@pytest.mark.parametrize('options',
+    [dict(level=4), dict(level=1.), dict(penalty=-1), dict(penalty=float('nan')), dict(horizon=0), dict(split='dev')])
 def test_apps_refuses_bad_options(options):
     with pytest.raises(ValueError, match=next(iter(options))): Apps(**options)
 
@@ -232,8 +232,7 @@ def test_apps_words_differ_between_worlds_and_are_documented():
         env = started('tidy', world)
         word = env.apps.spoken['notes_remove']
         assert word in env.step('docs calls of notes').observation.split()
-        assert env.step(f'docs explain call {word} of notes').observation == (
-            f'notes {word} id NUMBER. Forget a note.')
+        assert env.step(f'docs explain call {word} of notes').observation == (f'notes {word} id NUMBER. Forget a note.')
         words.add(word)
     assert len(words) == 3
     assert started(renamed=False).apps.spoken['notes_remove'] == 'remove'
@@ -292,8 +291,8 @@ def outcomes(*values, lengths=None, **columns):
     "A group of episodes of one turn."
     import pandas as pd
     from agentlab.episodes import Batch
-    return Batch.from_turns(pd.DataFrame(dict(group=0, episode=range(len(values)), t=0, n_tokens=lengths or 1,
-                                              outcome=values, reward=values) | columns))
+    return Batch.from_turns(pd.DataFrame(
+        dict(group=0, episode=range(len(values)), t=0, n_tokens=lengths or 1, outcome=values, reward=values) | columns))
 
 
 def numbers(*values):
@@ -364,7 +363,7 @@ def test_loop_plays_and_updates(tmp_path):
     for passes in (1, 2):
         policy = tiny_policy(Paid(1), warm=False, progress=False)
         recipe = recipes.loop(steps=1, groups=2, group_size=3, test_tasks=0, minibatches=1, max_tokens=3, max_turns=3,
-                              updates=partial(loop_passes, passes=passes))
+            updates=partial(loop_passes, passes=passes))
         row, = train(policy, Paid(1), recipe, tmp_path/str(passes), progress=False).rows()
         assert row['grad_norm'] > 0 and row['skipped'] is None
         moved.append(torch.cat([p.detach().flatten() for p in policy.model.parameters()]))

@@ -75,7 +75,7 @@ def test_epo_entropy_phase():
 # ---- credit and objective
 
 FORKED = dict(episode=[0, 0, 1, 1, 2, 2, 3, 3], t=[0, 1]*4, state=['a', 'c', 'a', 'c', 'b', 'c', 'b', 'c'],
-              reward=[0, 2., 0, 4, 0, 0, 0, 2])
+    reward=[0, 2., 0, 4, 0, 0, 0, 2])
 
 def test_hgpo_history(): differ(hgpo(table(**FORKED), scale=None), hgpo(table(**FORKED), history=0, scale=None))
 
@@ -90,8 +90,9 @@ def test_ipa_chunk_mask():
 def test_vl_dac_token_clip():
     "The border binds the token that has gone too far, and leaves the other one of its turn."
     turn = table(episode=[0], n_tokens=2).with_action(old_logp=numbers(-1, -1))
-    bound, free = (slope(recipes.vl_dac(objective_args=dict(high=high)).objective, numbers(-1, -.8), turn,
-                         numbers(1, 1)) for high in (.1, 9.))
+    bound, free = (
+        slope(recipes.vl_dac(objective_args=dict(high=high)).objective, numbers(-1, -.8), turn, numbers(1, 1))
+        for high in (.1, 9.))
     assert bound[0] != 0 == bound[1] and (free != 0).all()
 
 def test_lite_ppo_token_loss():
@@ -129,7 +130,7 @@ def test_stop_regressing_heads(kind):
 def test_supo_summaries_are_trained():
     policy = small_policy()
     b = Batch.from_episodes(with_summaries(policy, Paying(), range(3), 3, window=40, summary_tokens=4,
-                                           instruction='Key Chest.', max_tokens=3))
+        instruction='Key Chest.', max_tokens=3))
     summary = b.spread(b.turns.summary) > 0
     assert 0 < summary.sum() < len(summary)
     loss = loss_weights(b)*grpo(b)
@@ -143,7 +144,7 @@ def test_retool_trains(tmp_path):
     "GRPO on programs: what the tool said is read, and only what the agent said is learned from."
     env = Eager()
     run = train(small_policy(env), env, small_recipe(recipes.grpo, groups=4, group_size=6, max_tokens=24, steps=2),
-                tmp_path/'run', progress=False)
+        tmp_path/'run', progress=False)
     moves(run.rows())
     b = run.episodes(0)
     assert (b.turns.tool > 0).any() and grpo(b).any() and len(grpo(b)) == len(b.actions) < len(b.tokens)
@@ -195,7 +196,7 @@ def test_rl_plus_demonstration():
     "One game of each group is the expert's, and the policy's probabilities of it are what the loss compares with."
     policy, env = small_policy(), Paying()
     with_one, without = (Batch.from_episodes(f(policy, env, range(3), 3, max_tokens=3))
-                         for f in (play_beside_demonstration, play))
+        for f in (play_beside_demonstration, play))
     shown = is_demonstration(with_one)
     assert shown.any() and not is_demonstration(without).any() and with_one.episodes.game.tolist() == [*range(9)]
     found = policy.logprobs(with_one)[0]
@@ -209,8 +210,7 @@ def test_slea_trains(tmp_path):
     "Tips are read from the second update on, and what is read is another context."
     env = Experienced(Coin(), Library())  # its words; the library of the run is another one
     run = train(small_policy(env), Coin(), small_recipe(recipes.slea, memory=partial(OwnLibrary, warm_up=1, least=1),
-                                                        steps=3, groups=4, group_size=4, max_tokens=4, test_tasks=1),
-                tmp_path/'run', progress=False)
+        steps=3, groups=4, group_size=4, max_tokens=4, test_tasks=1), tmp_path/'run', progress=False)
     moves(run.rows())
     before, after = (run.episodes(step) for step in (0, 2))
     assert before.turns.tips.max() == 0 < after.turns.tips.max()
@@ -231,7 +231,7 @@ def test_longcat_hispo_masks():
     gap = table(episode=[0], n_tokens=3).with_action(old_logp=numbers(-1, -1, -1), sampler_logp=numbers(-1, -1.2, -2))
     objective = recipes.hispo(objective_args=dict(sequence=9.)).objective
     tight, wide = (slope(objective, numbers(-1, -1, -1), gap, numbers(1, 1, 1), token=token, high=9.)
-                   for token in (.5, 9.))
+        for token in (.5, 9.))
     assert (tight != 0).tolist() == [True, True, False] and (wide != 0).all()
     assert not slope(recipes.hispo().objective, numbers(-1, -1, -1), gap, numbers(1, 1, 1), token=9., high=9.).any()
 

@@ -26,7 +26,7 @@ def test_a_lost_one_is_counted(monkeypatch, capsys):
     monkeypatch.setitem(CLASSES, 'dumps', (broken, 5))
     row = attack.attacked('dumps', 1)
     assert (row['tries'], row['survived'], row['lost']) == (5, 4,
-                                                            ['3']) and 'ZeroDivisionError' in capsys.readouterr().err
+        ['3']) and 'ZeroDivisionError' in capsys.readouterr().err
     monkeypatch.setitem(CLASSES, 'dumps', (broken, 6))
     with pytest.raises(SystemExit, match='5 tries, 6 are promised'): attack.attacked('dumps', 1)
 

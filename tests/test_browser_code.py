@@ -9,7 +9,7 @@ pytestmark = pytest.mark.node
 
 def passes(*command):
     done = subprocess.run([str(word) for word in command], cwd=ROOT, text=True, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode: pytest.fail(done.stdout, pytrace=False)
 
 def test_functions():

@@ -120,7 +120,7 @@ def test_a_narrow_window_has_one_pane_below_the_other(lab):
         lab.run(page, 0)
         page.wait_for_selector('.al-db-live .al-db-line', timeout=60_000)
         lefts = page.evaluate('() => [...document.querySelectorAll(".al-db-pane")].map(p => '
-                              'Math.round(p.getBoundingClientRect().left))')
+            'Math.round(p.getBoundingClientRect().left))')
         assert len(lefts) == 7 and len(set(lefts)) == 1
         assert page.evaluate('() => { const b = document.querySelector(".al-db-live"); return b.scrollWidth <= '
-                             'b.clientWidth + 1 }')
+            'b.clientWidth + 1 }')

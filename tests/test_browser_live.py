@@ -53,7 +53,7 @@ def test_stop_and_resume_of_a_training_run(lab, show):
     shown.wait(f'{Shown.points} > {stopped + 2}')
     assert shown.get(Shown.status).startswith('running')
     edges = shown.get("node.querySelector('.al-db-pane[data-name=reward] "
-                      ".al-db-line').getAttribute('d').match(/(?<=[ML])[^,]+/g).map(Number)")
+        ".al-db-line').getAttribute('d').match(/(?<=[ML])[^,]+/g).map(Number)")
     # every update once, from one side to the other
     assert edges == sorted(set(edges)) and edges[0] == 0 and edges[-1] == 1000
     shown.press(0)
@@ -77,8 +77,8 @@ def test_a_run_of_another_process_is_asked_to_stop(lab, show):
     code = (f'import sys; sys.path.insert(0, {HERE!r}); from small import train_small; '
             f'train_small({str(lab.folder/"elsewhere")!r}, steps=3000, checkpoint_every=2000)')
     process = subprocess.Popen([sys.executable, '-c', code],
-                               env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'},
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL)
     try:
         log, end = lab.folder/'elsewhere'/'metrics.jsonl', time.monotonic() + 60
         while not (log.exists() and log.stat().st_size) and time.monotonic() < end: time.sleep(.1)

@@ -38,7 +38,7 @@ def mutant(program, data, most=4):
     "The program with some words replaced."
     for _ in range(data.draw(st.integers(0, most))):
         program = with_word(program, data.draw(st.integers(0, len(places(program)) - 1)),
-                            data.draw(st.sampled_from(words)))
+            data.draw(st.sampled_from(words)))
     return program
 
 # ---- programs and tests
@@ -88,26 +88,25 @@ def test_splits_share_no_program():
              | {task['program'] for task in InjectBug(tester=run).tasks(split, 60)} for split in splits}
     assert sum(map(len, named.values())) == len(set.union(*named.values()))
     assert all(split_of(['bug', program]) == split for split, some in named.items() for program in some)
-    assert env.tasks('test', 20) == BugRepair().tasks('test',
-                                                      20) and env.tasks('test', 20) != env.tasks('test', 20, seed=1)
+    assert env.tasks('test', 20) == BugRepair().tasks('test', 20) and env.tasks('test', 20) != env.tasks('test', 20,
+        seed=1)
     assert json.loads(json.dumps(env.tasks('demo', 3))) == env.tasks('demo', 3)
 
 # ---- the sandbox and its faults
 
 def raising(code, names): raise OSError('no worker')
 
-@pytest.mark.parametrize('broken',
-                         [raising, lambda *_: Result(True, ''), lambda *_: Result(True, 'all pass'),
-                          lambda *_: Result(True, "[['1']]"), lambda *_: Result(True, "[1, 2, 3, 4]"),
-                          lambda *_: Result(True, '(' * 500), lambda *_: Result(True, "[['1', '2', 3]]*4"),
-                          lambda *_: None, lambda *_: Result(False, '', 'RuntimeError: the interpreter stopped'),
-                          lambda *_: Result(False, '', 'MemoryError: too much'), lambda *_: Result(False)])
+@pytest.mark.parametrize('broken', [raising, lambda *_: Result(True, ''),
+    lambda *_: Result(True, 'all pass'), lambda *_: Result(True, "[['1']]"), lambda *_: Result(True, "[1, 2, 3, 4]"),
+    lambda *_: Result(True, '(' * 500), lambda *_: Result(True, "[['1', '2', 3]]*4"),
+    lambda *_: None, lambda *_: Result(False, '', 'RuntimeError: the interpreter stopped'),
+    lambda *_: Result(False, '', 'MemoryError: too much'), lambda *_: Result(False)])
 def test_a_sandbox_that_fails_gives_no_verdict(broken):
     tester = Runner(broken)
     with pytest.raises(EnvError, match='no test (was run|has a verdict)'): tester(ONE)
     assert not tester.known
-    assert consistency(Artifact(ONE, EXPECTED, ((8, '3', '4'),),
-                                (5, 6, 7)), tester).startswith('the tests could not be run')
+    assert consistency(Artifact(ONE, EXPECTED, ((8, '3', '4'),), (5, 6, 7)),
+        tester).startswith('the tests could not be run')
     with pytest.raises(EnvError): BugRepair(tester=tester).reset(0, dict(program=ONE, bug=with_word(ONE, 8, '4')))
     with pytest.raises(EnvError): InjectBug(tester=tester).reset(0, dict(program=ONE))
 
@@ -127,7 +126,7 @@ def test_a_sandbox_that_fails_in_the_middle_changes_nothing():
 
 def test_a_program_that_hangs_or_raises_fails_its_tests():
     for place, word, reason in ((5, '+', 'Endless'), (5, '*', 'Endless'), (2, '<', None), (4, 'g', 'NameError'),
-                                (0, '>', 'SyntaxError')):
+            (0, '>', 'SyntaxError')):
         found = run(with_word(TWO, place, word))
         assert failing(found, run(TWO)) and (reason is None or reason in found), (place, word, found)
 
@@ -175,7 +174,7 @@ def test_any_text_is_an_action(text):
     env = BugRepair(tester=run)
     env.reset(0, dict(program=ONE, bug=with_word(ONE, 4, '-')))
     assert set(env.step(text).info) >= {'legal', 'state', 'invalid',
-                                        'milestone'} and set(env.program.split()) <= {*words, *frame}
+        'milestone'} and set(env.program.split()) <= {*words, *frame}
 
 @pytest.mark.parametrize('task', ['x', {}, dict(program=ONE, bug=with_word(ONE, 8, '4'), order=0),
                                   dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped='5'), dict(program=ONE),
@@ -221,8 +220,8 @@ def test_other_words_may_do_as_well():
 
 def test_both_games_keep_the_rules_of_the_protocol():
     for env in (BugRepair(tester=run), BugRepair(level=3, changes=3, horizon=2, tester=run), InjectBug(tester=run),
-                InjectBug(level=3, tester=run), InjectBug(allowed=words, tester=run),
-                InjectBug(allowed=('_',), tester=run), BugWork(BugRepair(tester=run))):
+            InjectBug(level=3, tester=run), InjectBug(allowed=words, tester=run), InjectBug(allowed=('_',), tester=run),
+            BugWork(BugRepair(tester=run))):
         assert set(check_env(env, seeds=(0, 1)).values()) == {'ok'}
 
 def test_experts_and_demonstrators():
@@ -239,14 +238,12 @@ def test_experts_and_demonstrators():
                 with pytest.raises(ValueError, match='noise needs a generator'): act(.5)
                 assert isinstance(act(.5, draw), str)
 
-@pytest.mark.parametrize('make',
-                         [lambda: BugRepair(level=0), lambda: BugRepair(horizon=0), lambda: BugRepair(details=9),
-                          lambda: BugRepair(changes=True), lambda: BugRepair(split='dev'), lambda: InjectBug(horizon=1),
-                          lambda: InjectBug(level=True), lambda: InjectBug(allowed=()),
-                          lambda: InjectBug(allowed=('os',)), lambda: InjectBug(split='x'), lambda: BugWork(split='x'),
-                          lambda: InjectBug(tester=run).reset(0, dict(program=ONE, line='z')),
-                          lambda: InjectBug(tester=run).reset(0, -1), lambda: InjectBug(tester=run)
-                          .reset(0, dict(line='f')), lambda: InjectBug(tester=run).reset(-1)])
+@pytest.mark.parametrize('make', [lambda: BugRepair(level=0), lambda: BugRepair(horizon=0),
+    lambda: BugRepair(details=9), lambda: BugRepair(changes=True), lambda: BugRepair(split='dev'),
+    lambda: InjectBug(horizon=1), lambda: InjectBug(level=True), lambda: InjectBug(allowed=()),
+    lambda: InjectBug(allowed=('os',)), lambda: InjectBug(split='x'), lambda: BugWork(split='x'),
+    lambda: InjectBug(tester=run).reset(0, dict(program=ONE, line='z')), lambda: InjectBug(tester=run).reset(0, -1),
+    lambda: InjectBug(tester=run) .reset(0, dict(line='f')), lambda: InjectBug(tester=run).reset(-1)])
 def test_bad_options(make):
     with pytest.raises(ValueError): make()
 
@@ -316,7 +313,7 @@ def tiny(seed=0, warm=0):
     tokenizer = word_tokenizer(vocabulary())
     policy = Policy(tiny_model(len(tokenizer), 256, hidden=32, seed=seed), tokenizer, name='tiny')
     return warm_start(policy, BugWork(BugRepair(tester=run), InjectBug(tester=run), split='demo'), steps=warm,
-                      episodes=16, pool=256, lr=8e-3, noise=.1, seed=seed) if warm else policy
+        episodes=16, pool=256, lr=8e-3, noise=.1, seed=seed) if warm else policy
 
 @pytest.fixture(scope='module')
 def able():
@@ -381,7 +378,7 @@ def test_what_was_not_tried_is_not_learned_from():
     made = [Episode(group=0, seat='injector', success=True, task=task),
             Episode(group=2, game=1, seat='injector', success=False, task=task)]
     tried = [Episode(group=1, game=2 + k, seat='solver', task=dict(program=ONE, bug=with_word(ONE, 8, '4')),
-                     error='the sandbox failed', success=False) for k in range(2)]
+        error='the sandbox failed', success=False) for k in range(2)]
     judged(made, tried, 1)
     assert made[0].error and made[1].error is None and made[1].columns['valid'] == 0.
     tried[0].error, made[0].error = None, None
@@ -391,9 +388,9 @@ def test_what_was_not_tried_is_not_learned_from():
 def test_an_artifact_is_what_the_actions_made():
     env, actions = InjectBug(tester=run), ['put - at 4', 'drop fail']
     episode = Episode([module_turn(t, env.reset(0, dict(program=ONE)), action) for t, action in enumerate(actions)],
-                      seat='injector', success=True, task=dict(program=ONE, line='g'))
+        seat='injector', success=True, task=dict(program=ONE, line='g'))
     assert artifact_task(env, episode) == dict(program=ONE, bug=with_word(ONE, 4, '-'), dropped=[2, 3, 4, 5, 6, 7],
-                                               order=1)
+        order=1)
     assert (artifact_task(env, replace(episode, success=False)) is None
             and artifact_task(env, replace(episode, error='x')) is None)
     assert artifact_task(env, replace(episode, turns=episode.turns[1:])) is None  # it says success, the tests say no
@@ -431,7 +428,7 @@ def test_one_trainer_moves_both_and_goes_on_where_it_was_killed(able, tmp_path):
 
 def test_a_round_in_which_nothing_is_injected_still_teaches(tmp_path):
     rows = train(tiny(), BugRepair(tester=run), ssr(1, test_tasks=0, groups=3, memory=partial(BugPool, groups=3)),
-                 tmp_path, progress=False).rows()
+        tmp_path, progress=False).rows()
     assert rows[0]['valid'] == 0. and rows[0]['solved'] is None
 
 def test_a_sandbox_that_dies_ends_its_episodes_and_not_the_run(able):
@@ -442,9 +439,9 @@ def test_a_sandbox_that_dies_ends_its_episodes_and_not_the_run(able):
         return run.sandbox(code, names)
     env = BugRepair(tester=Runner(dying))
     episodes = play(able, env, list(range(8)), 2, [dict(task) for task in BugRepair(tester=run).tasks('train', 8)],
-                    max_tokens=10)
-    assert len(episodes) == 16 and any(e.error and 'no test was run' in e.error
-                                       for e in episodes) and not any(e.error and e.success for e in episodes)
+        max_tokens=10)
+    assert len(episodes) == 16 and any(e.error and 'no test was run' in e.error for e in episodes) and not any(e.error
+        and e.success for e in episodes)
 
 def test_an_injector_is_not_blamed_for_the_sandbox():
     known = Runner()
@@ -463,16 +460,17 @@ def test_self_play_goes_on_when_the_sandbox_dies(able):
             if len(count) % every == 0: raise OSError('no worker')
             return run.sandbox(code, names)
         episodes = self_play(able, BugRepair(tester=Runner(dying)), list(range(6)), group_size=2, tries=2,
-                             max_tokens=10)
+            max_tokens=10)
         makers = [e for e in episodes if e.seat == 'injector']
         assert len(makers) == 12 and not any(e.error and e.columns['valid']
-                                             and e.columns['solved'] == e.columns['solved'] for e in makers)
+            and e.columns['solved'] == e.columns['solved'] for e in makers)
         if every == 1: assert all(e.error for e in episodes)
 
 def test_the_pool_forgets_the_oldest_and_the_deepest():
     games = demonstrate(BugRepair(tester=run), tiny().chat, list(range(40)), noise=1.)
-    batch = Batch.from_episodes([replace(game, columns=dict(kind=0., order=float(1 + k % 2), valid=torch.nan,
-                                                            solved=torch.nan)) for k, game in enumerate(games)])
+    batch = Batch.from_episodes(
+        [replace(game, columns=dict(kind=0., order=float(1 + k % 2), valid=torch.nan, solved=torch.nan))
+        for k, game in enumerate(games)])
     pool = BugPool(groups=4, share=1., most=10, deepest=2)
     pool.read(batch, 0)
     assert len(pool.bugs) == 10 and {task['order'] for task in pool.bugs} == {2}

@@ -98,7 +98,7 @@ def test_the_ways_out():
     words.chat_template = template('qwen3_training')
     assert Chat(words).end_id == words.convert_tokens_to_ids('<|im_end|>')
     for name, switch in (('qwen3_6', dict(preserve_thinking=True)),
-                         ('nemotron_3_nano', dict(truncate_history_thinking=False))):
+            ('nemotron_3_nano', dict(truncate_history_thinking=False))):
         with pytest.raises(ValueError, match='rewrites history'): Chat(tokenizer(name))
         assert not Chat(tokenizer(name), **switch).facts['rewritten']
 

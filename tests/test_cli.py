@@ -7,7 +7,7 @@ import pytest
 from small import ROOT, as_main, finish, fork
 
 COMMANDS = ['demo', 'train', 'prime', 'play', 'report', 'view', 'stop', 'envs', 'recipes', 'runs', 'clean', 'tiny',
-            'doctor', 'serve', 'fit', 'bench', 'eval', 'export', 'chat', 'push', 'verl-check']
+    'doctor', 'serve', 'fit', 'bench', 'eval', 'export', 'chat', 'push', 'verl-check']
 pytestmark = pytest.mark.xdist_group('forks')
 
 WORLD = '''
@@ -34,8 +34,7 @@ SHORT = ['--model', 'untrained', '--groups', '2', '--group-size', '2', '--test-t
 def real(*arguments, folder=None, **environment):
     "`python -m agentlab ...` started from nothing: exit status, output, errors."
     done = subprocess.run([sys.executable, '-m', 'agentlab', *arguments], cwd=folder or ROOT, capture_output=True,
-                          text=True, timeout=120,
-                          env=os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1') | environment)
+        text=True, timeout=120, env=os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1') | environment)
     return done.returncode, done.stdout, done.stderr
 
 def agentlab(*arguments, folder, **environment):
@@ -64,7 +63,7 @@ def home(tmp_path_factory):
 def trained(home):
     "A run of two steps, made by the real program."
     status, said, errors = real('train', '--env', 'world:World', '--recipe', 'world:plain', '--steps', '2', '--out',
-                                'runs/one', *SHORT, folder=home)
+        'runs/one', *SHORT, folder=home)
     assert status == 0, errors
     assert 'run: runs/one' in said and 'next: agentlab report runs/one' in said
     return home/'runs'/'one'
@@ -103,7 +102,7 @@ def test_lists(home):
     from agentlab.env import envs
     from agentlab.train.recipes import known
     for command, names, own in (('envs', envs, '--env package.module:Class'),
-                                ('recipes', known, '--recipe package.module:')):
+            ('recipes', known, '--recipe package.module:')):
         status, said, _ = agentlab(command, folder=home)
         assert status == 0 and own in said
         for name in names: assert re.search(rf'^{name} +\w', said, re.M)
@@ -118,23 +117,20 @@ def test_doctor(home):
 
 # ---- what is refused
 
-@pytest.mark.parametrize('arguments, words', [
-    (['train', '--recipe', 'gigpoo'], ["recipe='gigpoo' is unknown", 'Known: adaptive, aepo, ', '; or your own']),
+@pytest.mark.parametrize('arguments, words',
+    [(['train', '--recipe', 'gigpoo'], ["recipe='gigpoo' is unknown", 'Known: adaptive, aepo, ', '; or your own']),
     (['train', '--recipe', 'world:nothing'], ["has no 'nothing'"]),
     (['train', '--env', 'keydor'], ["env='keydor' is not known", 'keydoor, guess']),
     (['train', '--env', 'nowhere:World'], ["no module 'nowhere'"]),
     (['train', '--env', 'world:Nobody'], ["has no 'Nobody'"]),
     (['train', '--env', 'world:Mute'], ['has no reset and step']),
     (['train', '--steps', '0'], ['steps=0: give a whole number from 1']),
-    (['train', '--group-size', '1'], ['group_size=1', 'compare']),
-    (['train', '--lr', '-1'], ['lr=-1']),
+    (['train', '--group-size', '1'], ['group_size=1', 'compare']), (['train', '--lr', '-1'], ['lr=-1']),
     (['train', '--env', 'world:World', '--test-tasks', '0', '--model', 'nowhere'], ['nowhere holds no config.json']),
-    (['train', '--env', 'world:Broken', '--model', 'untrained', '--test-tasks', '0', '--groups', '2', '--group-size',
-      '2', '--out', 'runs/broken'], ['all 4 episodes ended with an error', 'the house burned down']),
-    (['train', '--env', 'world:World', '--model', 'untrained'],
-     ["test_tasks=512: n=512: there are about"]),
-    (['play', '--env', 'keydor'], ['keydoor, guess']),
-    (['report', 'nowhere'], ['nowhere', 'agentlab runs']),
+    (['train', '--env', 'world:Broken', '--model', 'untrained', '--test-tasks', '0', '--groups',
+    '2', '--group-size', '2', '--out', 'runs/broken'], ['all 4 episodes ended with an error', 'the house burned down']),
+    (['train', '--env', 'world:World', '--model', 'untrained'], ["test_tasks=512: n=512: there are about"]),
+    (['play', '--env', 'keydor'], ['keydoor, guess']), (['report', 'nowhere'], ['nowhere', 'agentlab runs']),
     (['view', 'nowhere'], ['nowhere', 'does not exist'])])
 def test_one_line_says_what_is_wrong(home, arguments, words):
     refused(agentlab(*arguments, folder=home), f'agentlab {arguments[0]}: ', *words)
@@ -162,7 +158,7 @@ def test_a_run_folder(trained):
 def test_runs(trained, home, tmp_path):
     status, said, errors = agentlab('runs', folder=home)
     assert status == 0 and re.search(r'^runs/one  plain on World  2/2 updates  success [01]\.\d\d$', said,
-                                     re.M), said + errors
+        re.M), said + errors
     status, said, _ = agentlab('runs', folder=tmp_path)
     assert status == 0 and 'no runs in runs' in said
 
@@ -189,7 +185,7 @@ def test_view_opens_our_runs_and_those_of_others(trained, home):
     assert status == 0 and said.startswith('agentlab run') and said.endswith('page: ours.html\n'), errors
     for folder, kind in (('trl/text', 'trl'), ('verl', 'verl')):
         status, said, errors = agentlab('view', str(Path(__file__).parent/'foreign'/folder), '--out', f'{kind}.html',
-                                        folder=home)
+            folder=home)
         assert (status == 0 and said.startswith(f'{kind} run') and 'missing' in said
                 and '<html' in (home/f'{kind}.html').read_text()), errors
 
@@ -221,7 +217,7 @@ def test_play(trained, home):
         status, said, errors = agentlab('play', '--env', 'world:World', '--model', model, '--seed', '3', folder=home)
         assert status == 0, errors
         assert re.search(r'^   0 player> .* p=[01]\.\d\d entropy=\d\.\d\d nats a token$', said,
-                         re.M) and re.search(r'^player: (no )?success, outcome', said, re.M)
+            re.M) and re.search(r'^player: (no )?success, outcome', said, re.M)
     assert agentlab('play', '--env', 'world:World', '--model', 'runs/one', '--seed', '3', folder=home)[1] == said
 
 def test_what_a_model_says_cannot_control_the_terminal():
@@ -231,12 +227,11 @@ def test_what_a_model_says_cannot_control_the_terminal():
 def test_an_environment_that_hangs_is_stopped(home):
     "In a process of its own; its episodes end with an error, and the run says so."
     (home/'slow.py').write_text("import time\nfrom world import World\nclass Slow(World):\n    name = 'slow'\n    def "
-                                "turn(self, action): time.sleep(600)\n    def render(self): return '\\x1b[2Jgone'\n")
+        "turn(self, action): time.sleep(600)\n    def render(self): return '\\x1b[2Jgone'\n")
     status, said, errors = agentlab('play', '--env', 'slow:Slow', '--model', 'untrained', '--limit', '.5', folder=home)
     assert status == 0 and 'step took longer than 0.5 s and was stopped' in said, said + errors
     refused(agentlab('train', '--env', 'slow:Slow', '--recipe', 'world:plain', '--steps', '1', '--out', 'runs/slow',
-                     '--isolate', '--limit', '.5', *SHORT, folder=home), 'all 4 episodes ended with an error',
-            'longer than 0.5 s')
+        '--isolate', '--limit', '.5', *SHORT, folder=home), 'all 4 episodes ended with an error', 'longer than 0.5 s')
 
 def test_isolated_or_not_it_is_the_same_run(home):
     how = ['train', '--env', 'world:World', '--recipe', 'world:plain', '--out', 'runs/apart', *SHORT]
@@ -246,10 +241,9 @@ def test_isolated_or_not_it_is_the_same_run(home):
 
 def test_what_an_environment_draws_and_says_cannot_control_the_terminal(home):
     (home/'loud.py').write_text("from world import World\nclass Loud(World):\n    name = 'loud'\n    def render(self): "
-                                "return '\\x1b[2Jgone'\n    def turn(self, action): raise "
-                                "OSError('\\x1b]0;title\\x07')\n"
-                                "class Blank(World):\n    def render(self): raise KeyError('\\x1b[31m')\nclass "
-                                "Raw(World):\n    def __init__(self): raise ValueError('\\x1b[31m')\n")
+        "return '\\x1b[2Jgone'\n    def turn(self, action): raise " "OSError('\\x1b]0;title\\x07')\n"
+        "class Blank(World):\n    def render(self): raise KeyError('\\x1b[31m')\nclass "
+        "Raw(World):\n    def __init__(self): raise ValueError('\\x1b[31m')\n")
     for name, shown in (('Loud', '\\x1b[2Jgone'), ('Blank', '(no picture: KeyError')):
         status, said, errors = agentlab('play', '--env', f'loud:{name}', '--model', 'untrained', folder=home)
         assert status == 0 and shown in said and '\x1b' not in said + errors, said + errors
@@ -274,7 +268,7 @@ def test_lora_and_back(home):
     "A run with an adapter can be watched like any other."
     pytest.importorskip('peft')
     status, _, errors = agentlab('train', '--env', 'world:World', '--recipe', 'world:plain', '--steps', '1', '--out',
-                                 'runs/lora', '--lora', '2', *SHORT, folder=home)
+        'runs/lora', '--lora', '2', *SHORT, folder=home)
     assert status == 0, errors
     status, said, errors = agentlab('play', '--env', 'world:World', '--model', 'runs/lora', folder=home)
     assert status == 0, errors
@@ -296,7 +290,7 @@ def test_clean(tmp_path):
     (run/'run.json').write_text('{}')
     status, said, _ = agentlab('clean', folder=tmp_path, AGENTLAB_CACHE=str(cache))
     assert status == 0 and re.search(r' 1\.5 MB  .*keydoor-1234',
-                                     said) and (cache/'keydoor-1234').exists() and '--yes' in said
+        said) and (cache/'keydoor-1234').exists() and '--yes' in said
     status, said, _ = agentlab('clean', '--yes', folder=tmp_path, AGENTLAB_CACHE=str(cache))
     assert status == 0 and '1 cached removed' in said and not list(cache.iterdir()) and (run/'run.json').exists()
     assert agentlab('clean', folder=tmp_path, AGENTLAB_CACHE=str(tmp_path/'none'))[0] == 0
@@ -305,10 +299,10 @@ def test_clean(tmp_path):
 def test_two_processes(home):
     "The command under torchrun: one run folder, as with one process."
     command = ['train', '--env', 'world:World', '--recipe', 'world:plain', '--steps', '2', *SHORT]
-    torchrun = subprocess.Popen([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2',
-                                 '-m', 'agentlab', *command, '--out', 'runs/two'], cwd=home, start_new_session=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
-                                | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1', ACCELERATE_USE_CPU='true'))
+    torchrun = subprocess.Popen([sys.executable, '-m', 'torch.distributed.run',
+        '--standalone', '--nproc_per_node', '2', '-m', 'agentlab', *command, '--out', 'runs/two'],
+        cwd=home, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1', ACCELERATE_USE_CPU='true'))
     try: said = torchrun.communicate(timeout=240)[0]
     except subprocess.TimeoutExpired:
         os.killpg(torchrun.pid, signal.SIGKILL)
@@ -316,6 +310,6 @@ def test_two_processes(home):
     assert torchrun.returncode == 0, said[-3000:]
     assert real(*command, '--out', 'runs/alone', folder=home)[0] == 0
     two, alone = ([json.loads(line) for line in (home/'runs'/name/'metrics.jsonl').read_text().splitlines()]
-                  for name in ('two', 'alone'))
+        for name in ('two', 'alone'))
     assert [row['step'] for row in two] == [0, 1] and [row['reward'] for row in two] == [row['reward'] for row in alone]
     assert [row['grad_norm'] for row in two] == pytest.approx([row['grad_norm'] for row in alone], rel=1e-3)

@@ -101,7 +101,7 @@ def test_two_learners_train_and_trade_places(tmp_path):
         return shared_reward(b) + ids % 7
     credit = partial(priced, credit=rloo, price=.1)
     recipe = small_recipe(recipes.rloo, steps=3, groups=3, group_size=4, rollout=play_players, reward=spelt,
-                          memory=partial(Exchange, every=2), kl_coef=1e-6, credit=credit)
+        memory=partial(Exchange, every=2), kl_coef=1e-6, credit=credit)
     run = train(policy, world, recipe, tmp_path/'run', progress=False)
     assert policy.holds == dict(pioneer='observer', observer='pioneer')
     moved = {role: sum(float((x - y).detach().abs().sum()) for x, y in zip(before[role], one.weights.values()))

@@ -20,16 +20,15 @@ quick = settings(max_examples=60, deadline=None)
 number = st.integers(-8, 8).map(lambda i: i/4)
 turn = st.tuples(st.sampled_from('xyz'), number, st.integers(1, 3))  # state, reward, tokens
 episode = st.tuples(st.integers(0, 2), st.sampled_from(['left', 'right']), number,
-                    st.lists(turn, min_size=1, max_size=5))
+    st.lists(turn, min_size=1, max_size=5))
 many = st.lists(episode, min_size=1, max_size=8)  # group, seat, outcome, turns
 
 
 def frame_of(episodes):
     "A table with a row per turn."
-    return pd.DataFrame([dict(group=group, episode=e, seat=seat, outcome=score, t=t, state=state, reward=reward,
-                              n_tokens=tokens)
-                         for e, (group, seat, score, turns) in enumerate(episodes)
-                         for t, (state, reward, tokens) in enumerate(turns)])
+    return pd.DataFrame(
+        [dict(group=group, episode=e, seat=seat, outcome=score, t=t, state=state, reward=reward, n_tokens=tokens)
+        for e, (group, seat, score, turns) in enumerate(episodes) for t, (state, reward, tokens) in enumerate(turns)])
 
 
 def standardised(value, peers, scale, singleton):
@@ -117,7 +116,7 @@ def test_optimal_token_baseline(episodes, seed):
     ahead, weight, chances = [], [], iter(pi.tolist())
     for _, _, _, turns in episodes:
         ahead.append([sum(reward for _, reward, _ in turns[t:]) for t, (_, _, tokens) in enumerate(turns)
-                      for _ in range(tokens)])
+            for _ in range(tokens)])
         weight.append([])
         for p in (next(chances) for _ in ahead[-1]):
             weight[-1].append((weight[-1] or [0.])[-1] + 1 - 2*p + p*p + (1-p)**2)
@@ -131,9 +130,9 @@ def test_optimal_token_baseline(episodes, seed):
 def test_tokens_are_placed_by_what_was_said_or_by_the_whole_text():
     "Two episodes of one task read 1 and 4 tokens between what they say; the same tokens, beside others."
     say = lambda read, said, reward: Turn(0, context_ids=[0]*read, ids=[1]*said, logps=[-1.]*said, entropies=[1.]*said,
-                                          reward=reward)
+        reward=reward)
     b = Batch.from_episodes([Episode([say(3, 2, 0.), say(read, 2, reward)], group=0)
-                             for read, reward in ((1, 1.), (4, 0.))])
+        for read, reward in ((1, 1.), (4, 0.))])
     pi = torch.tensor([.5, .8, .6, .9, .7, .4, .3, .2], dtype=torch.float64)
     b = b.with_action(old_logp=pi.log(), sum_pi_squared=pi**2 + (1-pi)**2)
     assert token_place(b).tolist() == [0, 1, 2, 3]*2 and text_place(b).tolist() == [0, 1, 3, 4, 0, 1, 6, 7]
@@ -141,8 +140,7 @@ def test_tokens_are_placed_by_what_was_said_or_by_the_whole_text():
     share = upto[0]/upto.sum(0)
     torch.testing.assert_close(optimal_token_baseline(b), torch.cat([1-share, -share]), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(optimal_token_baseline(b, text_place),
-                               torch.cat([1-share[:2], torch.ones(2).double(), -share[:2], torch.zeros(2).double()]),
-                               rtol=1e-5, atol=1e-6)
+        torch.cat([1-share[:2], torch.ones(2).double(), -share[:2], torch.zeros(2).double()]), rtol=1e-5, atol=1e-6)
     assert optimal_token_baseline(b, text_place, singleton='zero')[2:4].tolist() == [0, 0]
 
 
@@ -172,7 +170,7 @@ def test_what_is_no_sum_of_squared_probabilities_is_refused(wrong):
     b = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 1], t=0, reward=[0., 1]))).with_action(
         old_logp=torch.zeros(2), sum_pi_squared=torch.tensor([.5, wrong]))
     with pytest.raises(ValueError, match='sum_pi_squared reaches from .* lies between 0 and 1. Set it with '
-                       'with_sum_pi_squared'):
+            'with_sum_pi_squared'):
         optimal_token_baseline(b)
 
 
@@ -187,14 +185,13 @@ extra = dict(tag=1, meta=.5, matched=1, action=3, switch=1, gain=.2, step_reward
 def furnished(frame):
     "The batch of a table, with every column that some estimator asks for."
     b = Batch.from_turns(frame.assign(**{name: [(i*7 + j) % 3 - 1 if name == 'tag' else value*((i*5 + j) % 2)
-                                                for j, i in enumerate(frame.t)] for name, value in extra.items()
-                                         if name not in frame}))
+        for j, i in enumerate(frame.t)] for name, value in extra.items() if name not in frame}))
     tokens = len(b.actions)
     value = b.spread(b.turns.reward*.3 + b.turns.t*.1).nan_to_num(0., 0., 0.).clamp(-9, 9)
     b = b.with_episodes(greedy=torch.full((len(b),), .5).double(), prior=torch.full((len(b),), .25).double())
-    b = b.with_action(value=value, value_low=value, value_high=value*.5,
-                      value_term=value*.2, part=torch.full((tokens,), 3), prm_logp=value*.1 - 1, old_logp=value*0 - 1.1,
-                      sum_pi_squared=value*0 + .4, sampler_logp=value*0 - 1.1)
+    b = b.with_action(value=value, value_low=value, value_high=value*.5, value_term=value*.2,
+        part=torch.full((tokens,), 3), prm_logp=value*.1 - 1, old_logp=value*0 - 1.1, sum_pi_squared=value*0 + .4,
+        sampler_logp=value*0 - 1.1)
     return b
 
 
@@ -218,7 +215,7 @@ def test_one_finite_number_per_action_token(name, episodes):
 
 
 KINDS = dict(float32=lambda x: x.float(), list=lambda x: x.tolist(), array=lambda x: x.numpy(),
-             transposed=lambda x: torch.stack([x, x], 1)[:, 0])
+    transposed=lambda x: torch.stack([x, x], 1)[:, 0])
 
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('name', known)
@@ -226,7 +223,7 @@ def test_numbers_may_come_in_any_kind(name, kind):
     "Rewards, outcomes and token columns as float32, lists, arrays, strided tensors: the same advantage, in float64."
     give = KINDS[kind]
     turns = [dict(group=g, episode=f'{g}{e}', t=t, state=f's{t}', seat='x', reward=.25*((g + e + t) % 3),
-                  outcome=float((g + e) % 2)) for g in range(2) for e in range(4) for t in range(3)]
+        outcome=float((g + e) % 2)) for g in range(2) for e in range(4) for t in range(3)]
     b = furnished(pd.DataFrame(turns))
     numbers = lambda table: [name for name in table.columns if table[name].dtype == torch.float64]
     other = b.with_episodes(**{c: give(b.episodes[c]) for c in numbers(b.episodes)}).with_turns(**{
@@ -236,14 +233,13 @@ def test_numbers_may_come_in_any_kind(name, kind):
     assert got.dtype == torch.float64
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
-@pytest.mark.parametrize('wrong, said', [(deferred(lambda: torch.tensor(1.)),
-                                          'is one number, 1.0: give one for each row'),
-                                         ('abc', "'reward' is a str"), ([1., 'x'], "'reward' is a list"),
-                                         (None, "'reward' is a NoneType"), ({}, 'one length')],
-                         ids=['number', 'text', 'list', 'None', 'dict'])
+@pytest.mark.parametrize('wrong, said',
+    [(deferred(lambda: torch.tensor(1.)), 'is one number, 1.0: give one for each row'), ('abc', "'reward' is a str"),
+    ([1., 'x'], "'reward' is a list"), (None, "'reward' is a NoneType"), ({}, 'one length')],
+    ids=['number', 'text', 'list', 'None', 'dict'])
 def test_what_is_no_column_is_refused(wrong, said):
-    b = furnished(pd.DataFrame([dict(group=0, episode=e, t=0, state='s', seat='x', reward=1., outcome=1.)
-                                for e in range(2)]))
+    b = furnished(
+        pd.DataFrame([dict(group=0, episode=e, t=0, state='s', seat='x', reward=1., outcome=1.) for e in range(2)]))
     with pytest.raises(ValueError, match=said): b.with_turns(reward=wrong)
 
 @pytest.mark.parametrize('name', by_group)
@@ -252,16 +248,15 @@ def test_what_is_no_column_is_refused(wrong, said):
 def test_order_of_the_table_does_not_matter(name, episodes, data):
     frame = frame_of(episodes).assign(n_tokens=1)
     frame = frame.assign(**{column: [value*((i*5 + j) % 2) for j, i in enumerate(frame.t)]
-                            for column, value in extra.items()})
+        for column, value in extra.items()})
     order = data.draw(st.permutations(range(len(frame))))
     first, second = furnished(frame), furnished(frame.iloc[order])
     back = torch.empty(len(frame), dtype=torch.float64).scatter_(0, torch.tensor(order)[second.turns.frame_row],
-                                                                 advantage_of(name, second))
+        advantage_of(name, second))
     torch.testing.assert_close(back, advantage_of(name, first)[first.turns.frame_row.argsort()], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize('name',
-                         [name for name in by_group if set(known[name]['needs']) <= {'group', 'state', 'seat'}])
+@pytest.mark.parametrize('name', [name for name in by_group if set(known[name]['needs']) <= {'group', 'state', 'seat'}])
 def test_equal_outcomes_give_exactly_zero(name):
     for value in (.7, .9, .1, 1/3):
         frame = pd.DataFrame(dict(group=0, episode=range(11), t=0, state='x', reward=value))
@@ -269,12 +264,12 @@ def test_equal_outcomes_give_exactly_zero(name):
 
 
 # the loudness of its gains is that of the batch
-@pytest.mark.parametrize('name', [name for name in by_group if 'batch' not in known[name]['peers']
-                                  and name != 'variance_gated'])
+@pytest.mark.parametrize('name',
+    [name for name in by_group if 'batch' not in known[name]['peers'] and name != 'variance_gated'])
 def test_groups_do_not_touch(name):
     "Another group, even a broken one, changes nothing."
     frame = pd.DataFrame(dict(group=0, episode=[0, 0, 1, 2], t=[0, 1, 0, 0], state=['x', 'y', 'x', 'x'],
-                              reward=[0., 3, 1, 2], **{name: [value, 0, value, 0] for name, value in extra.items()}))
+        reward=[0., 3, 1, 2], **{name: [value, 0, value, 0] for name, value in extra.items()}))
     other = frame.assign(group=1, episode=frame.episode+3, reward=[math.inf, 1., -1., 5.])
     alone, both = (advantage_of(name, furnished(f)) for f in (frame, pd.concat([frame, other])))
     assert torch.equal(both[:4], alone)
@@ -323,5 +318,5 @@ for module in ('groups', 'episodes', 'credit', 'objective', 'reward'):
     print(module, *sorted(names() - before))
 """
     said = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True,
-                          check=True).stdout.splitlines()
+        check=True).stdout.splitlines()
     assert said == [f'{module} agentlab' for module in ('groups', 'episodes', 'credit', 'objective', 'reward')]

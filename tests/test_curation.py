@@ -20,7 +20,7 @@ from small import Paying, same_batch, same_run, sent_whole, small_policy, train_
 
 quick = settings(max_examples=60, deadline=None)
 outcomes = st.lists(st.lists(st.sampled_from([0., 0., 1., 1., .5, -1.]), min_size=1, max_size=6), min_size=1,
-                    max_size=7)
+    max_size=7)
 
 
 def batch_of(groups, keys=None):
@@ -70,8 +70,8 @@ def test_starpo_s(groups, share):
     scores = [deviation(g) for g in groups]
     for faithful in (True, False):
         count = max(int(share*len(groups)), 0 if faithful else 1)
-        assert kept(partial(cu.starpo_s, share=share,
-                            faithful=faithful), batch_of(groups)) == numbers(groups, best_first(scores)[:count])
+        assert kept(partial(cu.starpo_s, share=share, faithful=faithful), batch_of(groups)) == numbers(groups,
+            best_first(scores)[:count])
 
 
 @given(groups=outcomes, p=st.sampled_from([.1, .5, .9, .99]))
@@ -114,7 +114,7 @@ def test_roc_counts(positives, negatives, keep):
 
 
 @given(groups=st.lists(st.lists(st.tuples(st.sampled_from([1., 0., -1.]), st.integers(0, 3)), min_size=1, max_size=12),
-                       min_size=1, max_size=4), keep=st.integers(2, 6), seed=st.integers(0, 3))
+    min_size=1, max_size=4), keep=st.integers(2, 6), seed=st.integers(0, 3))
 @quick
 def test_roc(groups, keep, seed):
     b = batch_of([[score for score, _ in group] for group in groups])
@@ -176,8 +176,8 @@ def test_every_filter(name, groups):
     for t, columns in before.items():
         for c, x in columns.items(): assert torch.equal(getattr(b, t)[c].nan_to_num(), x.nan_to_num())
     other = filter(renamed)
-    assert torch.equal(after.episodes.number,
-                       other.episodes.number) and torch.equal(after.action('weight'), other.action('weight'))
+    assert torch.equal(after.episodes.number, other.episodes.number) and torch.equal(after.action('weight'),
+        other.action('weight'))
     marks = getattr(filter, 'func', filter)
     if marks.does == 'mask':
         assert len(after) == len(b) and torch.equal(grpo(after), grpo(b)) and (after.action('weight') > 0).any()
@@ -202,9 +202,8 @@ def test_chain_says_the_same_everywhere():
 
 def test_a_run_with_filters_is_resumed_bit_for_bit(tmp_path):
     fields = dict(steps=4, groups=3, group_size=4, schedule=partial(scaling_inter, turns=(2, 3), every=2),
-                  checkpoint_every=1,
-                  curate=cu.chain(cu.keep_mixed, partial(cu.roc, keep=3, penalty=cu.outcome_std),
-                                  partial(cu.keep_multiple, of=2)))
+        checkpoint_every=1, curate=cu.chain(cu.keep_mixed, partial(cu.roc, keep=3, penalty=cu.outcome_std),
+        partial(cu.keep_multiple, of=2)))
     whole = train_small(tmp_path/'whole', **fields)
     rows = []
     train_small(tmp_path/'cut', **fields, on_row=rows.append, should_stop=lambda: len(rows) == 2)
@@ -273,9 +272,9 @@ def test_rollback_keeps_the_context_clean(around, tasks, sent_whole):
 def test_rollback_without_failures_is_play():
     policy, house = small_policy(), Paying()
     one = with_rollback(policy, house, range(3), 2, max_tokens=3, seed=2, repair=Repair(failed=lambda step: False))
-    assert [[(t.context_ids, t.ids, t.reward)
-             for t in e.turns] for e in one] == [[(t.context_ids, t.ids, t.reward) for t in e.turns]
-                                                 for e in play(policy, house, range(3), 2, max_tokens=3, seed=2)]
+    assert [[(t.context_ids, t.ids, t.reward) for t in e.turns]
+        for e in one] == [[(t.context_ids, t.ids, t.reward) for t in e.turns]
+        for e in play(policy, house, range(3), 2, max_tokens=3, seed=2)]
 
 
 def test_an_environment_that_raises_ends_its_own_game():
@@ -289,12 +288,12 @@ def test_an_environment_that_raises_ends_its_own_game():
 @quick
 def test_splice(i, j, similar):
     old, new = (SimpleNamespace(ids=list(range(k, k + 5)), logprobs=[float(k)]*5, entropies=[0.]*5, finish='stop')
-                for k in (0, 10))
+        for k in (0, 10))
     made = splice(old, new, lambda ids: 'x'*len(ids),
-                  Repair(call_at=lambda ids: i if ids is old.ids else j, similar=similar))
+        Repair(call_at=lambda ids: i if ids is old.ids else j, similar=similar))
     alike = 2*min(5 - i, 5 - j)/(10 - i - j)
     assert made.ids == (old.ids[:i] + new.ids[j:] if alike >= similar
-                        else new.ids) and len(made.ids) == len(made.logprobs) == len(made.entropies)
+        else new.ids) and len(made.ids) == len(made.logprobs) == len(made.entropies)
 
 
 # ---- turns and windows
@@ -308,7 +307,7 @@ def test_scaling_inter(turns, every, resumed, ahead):
         if counter % every == 0: stage = min(stage + 1, len(turns) - 1)
         counter += 1
     assert scaling_inter((resumed or 0) + ahead, tuple(turns), every, resumed,
-                         faithful=True)['max_turns'] == turns[stage]
+        faithful=True)['max_turns'] == turns[stage]
 
 
 def test_wrappers_obey_the_protocol():
@@ -316,7 +315,7 @@ def test_wrappers_obey_the_protocol():
                 UnaryFeedback(KeyDoor(), attempts=3)):
         check_env(env)
     assert costs(Batch.from_episodes(play(small_policy(), Timed(Paying()), [0, 1], max_tokens=2)),
-                 'seconds').loc['seconds', 'total'] > 0
+        'seconds').loc['seconds', 'total'] > 0
 
 
 def test_an_inner_game_that_ends_is_begun_again():
@@ -340,10 +339,10 @@ def test_limits_are_part_of_what_a_run_is():
 def test_windows_are_trained_as_they_were_read(window):
     policy, house = small_policy(), KeyDoor()
     b = Batch.from_episodes(with_summaries(policy, house, range(3), 2, window=window, summary_tokens=4,
-                                           instruction='Key.', summaries=50, max_tokens=3, seed=window))
+        instruction='Key.', summaries=50, max_tokens=3, seed=window))
     logp, entropy = policy.logprobs(b)
-    assert torch.allclose(logp, b.action('sampler_logp'), atol=1e-5,
-                          rtol=1e-5) and torch.allclose(entropy, b.action('entropy'), atol=1e-4)
+    assert torch.allclose(logp, b.action('sampler_logp'), atol=1e-5, rtol=1e-5) and torch.allclose(entropy,
+        b.action('entropy'), atol=1e-4)
     assert len(b.rows) == len(b) + int(b.turns.summary.sum())
     assert (b.turns.reward[b.turns.summary > 0] == 0).all()
     wide = torch.bincount(b.tokens.row).max()
@@ -362,15 +361,15 @@ def _with_summary_column(episodes):
 def test_every_row_of_a_rollout_has_its_advantage():
     policy = small_policy(Paying())
     b = Batch.from_episodes(with_summaries(policy, Paying(), range(2), 3, window=30, summary_tokens=4,
-                                           instruction='Key.', max_tokens=3))
+        instruction='Key.', max_tokens=3))
     advantage, episode = grpo(b), b.rows.episode[b.tokens.row[b.actions]]
     assert len(b.rows) > len(b) and all(len(advantage[episode == i].unique()) == 1 for i in range(len(b)))
     assert advantage[b.spread(b.turns.summary) > 0].abs().sum() > 0
 
 
 def test_percentile_and_refused():
-    b = Batch.from_turns(pd.DataFrame([dict(group=0, episode=i, t=t) for i, n in enumerate((10, 20, 30, 40))
-                                       for t in range(n)]))
+    b = Batch.from_turns(
+        pd.DataFrame([dict(group=0, episode=i, t=t) for i, n in enumerate((10, 20, 30, 40)) for t in range(n)]))
     assert turn_percentile(b) == 32.5 and turn_percentile(b, 0) == 10
     assert not refused(SimpleNamespace(info={}))
     assert issubclass(UnaryFeedback, Wrapper) and TextEnv is not None

@@ -16,7 +16,7 @@ STEPS = 5
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
     return train_small(tmp_path_factory.mktemp('whole')/'run', steps=STEPS, checkpoint_every=2, test_every=2,
-                       test_tasks=1)
+        test_tasks=1)
 
 @pytest.fixture
 def run(whole, tmp_path): return Run(shutil.copytree(whole.folder, tmp_path/'run'))
@@ -118,7 +118,7 @@ def test_a_damaged_file_of_episodes_costs_its_own_step(run, step):
     with pytest.raises(ValueError, match=path.name): scope.choose_step(step)
     opened = open_run(run.folder)
     assert step not in opened.steps and any(path.name in note
-                                            for note in opened.notes) and len(opened.summary()) == STEPS
+        for note in opened.notes) and len(opened.summary()) == STEPS
 
 @pytest.mark.parametrize('seed', range(4))
 def test_a_byte_changes_nothing_or_is_noticed(run, seed):
@@ -168,8 +168,8 @@ def test_random_damage_is_told_or_harmless(whole, tmp_path, seed):
     chance = random.Random(seed)
     for number in range(2):
         folder = Path(shutil.copytree(whole.folder, tmp_path/str(number)))
-        path = chance.choice(sorted(p for p in folder.rglob('*') if p.is_file()
-                                    and p.relative_to(folder).parts[0] in KEPT))
+        path = chance.choice(
+            sorted(p for p in folder.rglob('*') if p.is_file() and p.relative_to(folder).parts[0] in KEPT))
         size = path.stat().st_size
         what = chance.choice(['byte', 'cut', 'gone'])
         if what == 'byte' and size: change(path, chance.randrange(size))

@@ -29,8 +29,7 @@ def told(*arguments, folder, begin=''):
     "`agentlab doctor` in a process: exit status, output, errors."
     script = f'import sys\n{begin}\nfrom agentlab.cli import main\nsys.exit(main(["doctor", *sys.argv[1:]]))'
     done = subprocess.run([sys.executable, '-c', script, *arguments], cwd=folder, capture_output=True, text=True,
-                          env=os.environ | dict(PYTHONPATH=f'{folder}{os.pathsep}{ROOT}',
-                                                AGENTLAB_CACHE=str(folder/'cache')))
+        env=os.environ | dict(PYTHONPATH=f'{folder}{os.pathsep}{ROOT}', AGENTLAB_CACHE=str(folder/'cache')))
     return done.returncode, done.stdout, done.stderr
 
 
@@ -46,8 +45,8 @@ def test_what_is_wrong_is_said_and_one_command_mends_it(wrong):
     status, said, errors = told(folder=wrong)
     assert status == 1 and errors == ''
     for line in (r'  ok       numpy \d\S* \(>=1\)', r'  outside  packaging \d\S* \(<2\)',
-                 r'  missing  no-such-package \(<3,>=2\)', r'  extra    mine: lacks another-one \(>=1\)',
-                 r'  extra    also: lacks another-one \(>=1\)', r'  tiny     0 policies, 0\.0 MB in '):
+            r'  missing  no-such-package \(<3,>=2\)', r'  extra    mine: lacks another-one \(>=1\)',
+            r'  extra    also: lacks another-one \(>=1\)', r'  tiny     0 policies, 0\.0 MB in '):
         assert re.search(f'^{line}', said, re.M), (line, said)
     command = said.rstrip().splitlines()[-1].removeprefix('to fix: ')
     assert command.endswith('"packaging<2" "no-such-package<3,>=2"')
@@ -65,7 +64,7 @@ def test_the_command_is_one_that_pip_understands(wrong):
     if not doctor.importlib.util.find_spec('pip'): pytest.skip('this environment has no pip')
     command = told('--fix', folder=wrong)[1].strip()
     done = subprocess.run(f'{command} --no-index --find-links {wrong} --dry-run', shell=True, text=True,
-                          capture_output=True, cwd=wrong)
+        capture_output=True, cwd=wrong)
     assert done.returncode and 'Could not find a version that satisfies the requirement' in done.stderr
 
 
@@ -98,7 +97,7 @@ def test_every_extra_of_settings_ini_is_known(capsys):
 
 def test_extras_that_name_each_other_end():
     found = doctor.published(['agentlab-rl[b]; extra == "a"', 'agentlab-rl[a]; extra == "b"', 'x; extra == "b"'],
-                             ['a', 'b'])
+        ['a', 'b'])
     assert [r.name for r in found['a']] == ['x']
 
 

@@ -22,7 +22,7 @@ def moved(seed=0, skill=.5, far=.4, **more):
     g = torch.Generator().manual_seed(seed)
     n = len(batch.actions)
     batch = batch.with_action(old_logp=-.2 - 2*torch.rand(n, generator=g).double(),
-                              entropy=torch.rand(n, generator=g).double())
+        entropy=torch.rand(n, generator=g).double())
     return (batch, (batch.action('old_logp') + far*torch.randn(n, generator=g).double()).clamp(max=-1e-3),
             torch.randn(n, generator=g).double()*(torch.rand(n, generator=g) > .2))
 
@@ -93,8 +93,8 @@ def test_weight_nan_and_the_unapplicable():
     weight[:3] = 0
     advantage[5] = math.nan
     found = effects({'clip': o.clip, 'needs': lambda logp, batch, advantage, entropy=None: logp*batch.action('nothing'),
-                     'ref': lambda logp, batch, a, e=None: o.kl_k3(logp, batch)},
-                    present(batch.with_action(weight=weight), logp), advantage)
+        'ref': lambda logp, batch, a, e=None: o.kl_k3(logp, batch)}, present(batch.with_action(weight=weight), logp),
+        advantage)
     assert (found['clip'].kind[:3] == ['unknown']*3 and found['clip'].kind[5] == 'unknown'
             and 'unknown' not in found['clip'].kind[6:])
     assert 'nothing' in found['needs'].problem and 'ref_logp' in found['ref'].problem
@@ -112,8 +112,8 @@ def test_what_is_missing_is_said():
     batch = played(1, .5)
     assert ('old_logp is missing' in present(batch).notes[0] and 'current=' in present(batch).notes[1]
             and (present(batch).ratio == 1).all())
-    bare = batch.replace(tokens=type(batch.tokens)(**{k: v for k, v in vars(batch.tokens).items()
-                                                      if k not in ('sampler_logp', 'entropy')}))
+    bare = batch.replace(tokens=type(batch.tokens)(
+        **{k: v for k, v in vars(batch.tokens).items() if k not in ('sampler_logp', 'entropy')}))
     notes = present(bare).notes
     assert 'no ratio' in notes[0] and present(bare).entropy is None
     html = entropy_lab_html(bare)
@@ -121,9 +121,9 @@ def test_what_is_missing_is_said():
     assert 'there is no ratio' in html and 'hold no entropies' in html and 'got entropy=None' in html
     here = batch.with_action(now=batch.action('sampler_logp') + .1)
     for current in ('now', lambda b: b.action('now'), here.action('now'),
-                    lambda b: (b.action('now'), b.action('entropy'))):
-        assert np.allclose(present(here, current).ratio,
-                           math.exp(.1)) and not any('current=' in note for note in present(here, current).notes)
+            lambda b: (b.action('now'), b.action('entropy'))):
+        assert np.allclose(present(here, current).ratio, math.exp(.1)) and not any('current=' in note
+            for note in present(here, current).notes)
     class Policy:
         def logprobs(self, batch): return batch.action('now'), batch.action('entropy')*2
     assert torch.allclose(present(here, Policy()).entropy, here.action('entropy').double()*2)
@@ -172,8 +172,8 @@ def test_bounds_go_to_those_that_have_them():
     assert bounded(o.clip, dict(low=.3)).keywords == dict(low=.3) and bounded(o.sapo, dict(low=.3)) is o.sapo
     assert (bounded(shaped(entropy.aepo_advantage), dict(high=.5)).keywords == dict(high=.5)
             and bounded(partial(o.clip, high=.1), dict(high=.5)).keywords == dict(high=.5))
-    assert region(bounded(shaped(entropy.aepo_advantage),
-                          dict(high=.5))).lines[1.] == [pytest.approx((1.5, 4.), rel=1e-5)]
+    assert region(bounded(shaped(entropy.aepo_advantage), dict(high=.5))).lines[1.] == [
+        pytest.approx((1.5, 4.), rel=1e-5)]
 
 
 # ---- words
@@ -181,13 +181,13 @@ def test_bounds_go_to_those_that_have_them():
 def said(*pairs):
     names = sorted({word for word, _ in pairs})
     batch = Batch.from_episodes([Episode([Turn(t=t % 2, ids=[names.index(word)], logps=[-.5], entropies=[h])])
-                                 for t, (word, h) in enumerate(pairs)])
+        for t, (word, h) in enumerate(pairs)])
     batch.labels['token'] = dict(enumerate(names))
     return batch
 
 def test_words_die_in_two_ways():
-    early, late = said(('a', 1.), ('b', .5), ('c', .05), ('d', .5),
-                       ('e', math.nan)), said(('a', .2), ('d', .4), ('c', 0.))
+    early, late = said(('a', 1.), ('b', .5), ('c', .05), ('d', .5), ('e', math.nan)), said(('a', .2), ('d', .4),
+        ('c', 0.))
     assert [(x['word'], x['fate'], x['after']) for x in died(early, late)] == [('a', 'settled', 1), ('b', 'gone', 0)]
     # d is of turn 1 then and now
     assert died(early, late, turn=0)[0]['word'] == 'a' and [x['word'] for x in died(early, late, turn=1)] == ['b']
@@ -228,7 +228,7 @@ def test_batches_without_a_run():
 def test_own_controllers_and_a_pretended_move():
     "Yours stand beside ours; a pretended move says that it is one."
     lab = entropy_lab(played(1, .5), controllers={'mine': lambda logp, batch, a, e=None: -.5*a*logp, 'clip': o.clip},
-                      move=.5)
+        move=.5)
     assert (lab.effects['mine'].counts['scaled'] > 0 and 'pretended' in lab.notes[-1] and lab.now.ratio.max() > 1.2
             and lab.effects['clip'].counts['silent'] > 0)
     assert 'pretended' in lab.static() and entropy_lab(played(1, .5)).now.ratio.max() == 1
@@ -272,7 +272,7 @@ def test_hostile_text_is_text():
     of 100 kB does not make the page large."""
     def trap(logp, batch, a, e=None): raise ValueError(HOSTILE[0] + HOSTILE[5])
     lab = entropy_lab(hostile_batch(), controllers={HOSTILE[1]: o.clip, HOSTILE[0]: trap, HOSTILE[5]: o.clip},
-                      pair=(HOSTILE[1], HOSTILE[0]))
+        pair=(HOSTILE[1], HOSTILE[0]))
     page = lab.static()
     read = Reader(page)
     assert len(page) < 300_000
@@ -281,7 +281,7 @@ def test_hostile_text_is_text():
                                                 'desc', 'rect', 'defs', 'pattern', 'table', 'thead', 'tbody', 'tr',
                                                 'th', 'td'}
     assert not [name for _, attributes in read.tags for name in attributes if name.startswith('on')
-                or name in ('href', 'src')] and not re.search(r'https?:|@import', page)
+        or name in ('href', 'src')] and not re.search(r'https?:|@import', page)
     assert '\u202e' not in page and '\x1b' not in page and HOSTILE[0] in ''.join(read.text)
     lab.widget
     assert not re.search('<script|<img', lab.lower.value + lab.upper.value + lab.note.value)
@@ -289,8 +289,8 @@ def test_hostile_text_is_text():
 def test_many_tokens_are_thinned(tmp_path):
     "40,000 tokens: a page of bounded size, in a few seconds, with what was left out said."
     batch = Batch.from_episodes([Episode([Turn(t=t, context_ids=[0], ids=[k % 50 for k in range(50)], logps=[-.5]*50,
-                                               entropies=[.01*(k % 50) for k in range(50)]) for t in range(8)],
-                                         group=i//4, outcome=float(i % 2)) for i in range(100)])
+        entropies=[.01*(k % 50) for k in range(50)]) for t in range(8)], group=i//4, outcome=float(i % 2))
+        for i in range(100)])
     began = time.monotonic()
     page = entropy_lab_html(batch)
     assert (len(page) < 250_000 and time.monotonic() - began < 20 and '220 of 40,000 tokens drawn' in page
@@ -301,5 +301,5 @@ def test_it_loads_without_torch():
     code = ('import sys, agentlab.view.entropy_widget; print([m for m in ("plotly", "ipywidgets", "torch", "pandas") '
             'if m in sys.modules])')
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
-                          cwd=Path(__file__).resolve().parent.parent)
+        cwd=Path(__file__).resolve().parent.parent)
     assert done.stdout.strip() == '[]', done.stdout + done.stderr

@@ -16,12 +16,12 @@ from agentlab.env.protocol import canonical, check_seed, random_states
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**64)
 houses = st.sampled_from([dict(size=2, horizon=8, closed=0), dict(), dict(closed=4, horizon=20),
-                          dict(size=4, horizon=16, closed=5), dict(size=5, horizon=30, closed=16)])
+    dict(size=4, horizon=16, closed=5), dict(size=5, horizon=30, closed=16)])
 games = st.one_of(houses.map(lambda options: KeyDoor(**options)),
-                  st.sampled_from([dict(), dict(low=0, high=40), dict(horizon=3)])
-                  .map(lambda options: GuessNumber(**options)))
-texts = st.one_of(st.sampled_from(['go north', 'go south', 'go east', 'go west', 'take key', 'open chest', 'guess 8',
-                                   'guess 3']), st.text('gonrthews aku17.\n\0\u00e9\U0001F511', max_size=20))
+    st.sampled_from([dict(), dict(low=0, high=40), dict(horizon=3)]) .map(lambda options: GuessNumber(**options)))
+texts = st.one_of(
+    st.sampled_from(['go north', 'go south', 'go east', 'go west', 'take key', 'open chest', 'guess 8', 'guess 3']),
+    st.text('gonrthews aku17.\n\0\u00e9\U0001F511', max_size=20))
 
 def play(env, seed, choose, task=None):
     "All steps of one episode."
@@ -127,9 +127,8 @@ def test_tasks_are_distinct_repeatable_and_of_their_split(kind):
 def test_nothing_depends_on_the_hash_seed():
     code = ("from agentlab.env import *; import json; e = KeyDoor(); print(json.dumps([e.reset(s).info['state'] for s "
             "in range(20)] + e.tasks('test', 5) + [GuessNumber().reset(s).info['state'] for s in range(9)]))")
-    runs = {subprocess.run([sys.executable, '-c', code],
-                           env=dict(os.environ, PYTHONHASHSEED=str(number), PYTHONPATH=os.pathsep.join(sys.path)),
-                           capture_output=True, text=True, check=True).stdout for number in (1, 2)}
+    runs = {subprocess.run([sys.executable, '-c', code], env=dict(os.environ, PYTHONHASHSEED=str(number),
+        PYTHONPATH=os.pathsep.join(sys.path)), capture_output=True, text=True, check=True).stdout for number in (1, 2)}
     assert len(runs) == 1 and len(json.loads(runs.pop())) == 34
 
 def test_importing_environments_does_not_import_torch():
@@ -232,8 +231,7 @@ def test_halving_always_finds_the_number(low, width, seed):
         assert all(step.info['state'][3] <= task['secret'] <= step.info['state'][4] for step in steps)
 
 @pytest.mark.parametrize('options, message', [(dict(low=5, high=6), 'at least 8'), (dict(low=-1), 'at least 8'),
-                                              (dict(low=1.), 'whole numbers'), (dict(horizon=0), 'horizon=.*whole'),
-                                              (dict(split='x'), 'split must')])
+    (dict(low=1.), 'whole numbers'), (dict(horizon=0), 'horizon=.*whole'), (dict(split='x'), 'split must')])
 def test_bad_parameters_of_a_guess(options, message):
     with pytest.raises(ValueError, match=message): GuessNumber(**options)
 
@@ -252,7 +250,7 @@ class Nim(Env):
     def reset(self, seed, task=None):
         self.stones, self.seat = task or Random(check_seed(seed)).randint(4, 9), 0
         return Step('first', f'{self.stones} stones.',
-                    info=dict(state=(self.stones, 0), legal=['take 1', 'take 2'][:self.stones]))
+            info=dict(state=(self.stones, 0), legal=['take 1', 'take 2'][:self.stones]))
     def step(self, action):
         if not self.stones: raise EnvError('nim: the game is over; call reset')
         taken = action in ('take 1', 'take 2') and min(int(action[-1]), self.stones) or 1
@@ -260,7 +258,7 @@ class Nim(Env):
         mover, self.seat = self.seats[self.seat], 1 - self.seat
         reward = {mover: 1, self.seats[self.seat]: -1} if not self.stones else {}
         return Step(self.seats[self.seat], f'{self.stones} stones.', reward, not self.stones,
-                    dict(state=(self.stones, self.seat), legal=['take 1', 'take 2'][:self.stones]))
+            dict(state=(self.stones, self.seat), legal=['take 1', 'take 2'][:self.stones]))
 
 def test_several_seats_pass_and_their_order_is_checked():
     assert set(check_env(Nim(), in_turn=True).values()) == {'ok'}
@@ -300,7 +298,7 @@ def test_bad_seats(seats):
     with pytest.raises(EnvError, match='^seats:'): check_env(env)
 
 @pytest.mark.parametrize('draw', [random.random, lambda: np.random.rand(), lambda: torch.rand(1)],
-                         ids=['random', 'numpy', 'torch'])
+    ids=['random', 'numpy', 'torch'])
 def test_every_global_generator_is_watched(draw):
     class Rolls(Nim):
         def step(self, action):
@@ -344,11 +342,11 @@ def test_check_seat_order_returns_the_step():
 def test_load_env_errors(tmp_path, monkeypatch):
     (tmp_path/'my_worlds.py').write_text('import no_such_package_anywhere')
     (tmp_path/'my_world.py').write_text('from agentlab.env import TextEnv\nclass Mine(TextEnv):\n    def '
-                                        '__init__(self, size=1): self.size = size')
+        '__init__(self, size=1): self.size = size')
     monkeypatch.syspath_prepend(tmp_path)
     assert load_env('my_world:Mine', size=4).size == 4
     for name, message in {'chess': 'known are keydoor, guess', 'my_worlds:Mine': 'no_such_package_anywhere',
-                          'my_world:Yours': "has no 'Yours'", '': 'not known'}.items():
+            'my_world:Yours': "has no 'Yours'", '': 'not known'}.items():
         with pytest.raises(ValueError, match=message): load_env(name)
     with pytest.raises(TypeError): load_env('keydoor', rooms=3)
 

@@ -48,7 +48,7 @@ def test_smartsnap_the_judge_sees_what_was_shown_and_nothing_else():
 
 
 @pytest.mark.parametrize('last, verdict, said', [('show 9', -1., 'Not shown.'), ('show', -1., 'Not shown.'),
-                                                 ('show 0', -1., 'Not shown.'), ('show 1', 0., 'Not done.')])
+    ('show 0', -1., 'Not shown.'), ('show 1', 0., 'Not done.')])
 def test_smartsnap_what_is_no_evidence(last, verdict, said):
     step = played(house(), 'go south', last)[-1]
     assert (step.done, step.observation, step.info['columns']['verdict'], step.info['success']) == (

@@ -24,8 +24,8 @@ text = st.text(st.characters(codec='utf-8'), max_size=60)
 levels = deferred(lambda: [level for zone in zones.values() for level in zone])
 any_episode = st.builds(lambda pairs, outcome, truncated, bad: Episode(
     [Turn(t, o, a, invalid=t in bad) for t, (o, a) in enumerate(pairs)], outcome=outcome, truncated=truncated),
-                        st.lists(st.tuples(text, text), max_size=5), st.sampled_from([0., .3, .5, .9, 1., -2.]),
-                        st.booleans(), st.sets(st.integers(0, 4)))
+    st.lists(st.tuples(text, text), max_size=5), st.sampled_from([0., .3, .5, .9, 1., -2.]), st.booleans(),
+    st.sets(st.integers(0, 4)))
 
 
 # ---- text
@@ -170,7 +170,7 @@ def write_on(path, done):
         library.step += 1
         for _ in range(4):
             library.admit(' '.join(random.choices('abcdefghijklmnopqrstuvwxyz0123456789', k=90)), random.choice(levels),
-                          random.random(), observation=str(random.random()))
+                random.random(), observation=str(random.random()))
         library.save(path)
         save_library({f'G{i}': f'{library.step} ' + 'x'*300 for i in range(60)}, Path(path).with_name('rules.json'))
         os.write(noted, f'{library.step}\n'.encode())
@@ -201,7 +201,7 @@ def test_kills(tmp_path, kills):
 
 
 @pytest.mark.parametrize('content', ['', '[]', '{}', '{"schema": 1}', '{"schema": 99}', '{"schema": "1"}', 'null',
-                                     '{"schema": 1, "tips": [{"level": "x"}]}', '\x00'])
+    '{"schema": 1, "tips": [{"level": "x"}]}', '\x00'])
 def test_a_damaged_file_is_refused(tmp_path, content):
     path = tmp_path/'library.json'
     path.write_text(content)
@@ -225,7 +225,7 @@ def test_a_run_with_a_library_is_resumed(tmp_path):
         library = Library(warm_up=1, least=1)
         env = Experienced(Poor(), library)
         return train_small(tmp_path/folder, policy=small_policy(env), env=env, rollout=library.play,
-                           memory=library.memory, steps=4, **how), library
+            memory=library.memory, steps=4, **how), library
     whole, first = run('whole')
     rows = []
     run('cut', on_row=rows.append, should_stop=lambda: len(rows) == 2)
@@ -240,10 +240,10 @@ def test_a_run_with_a_library_is_resumed(tmp_path):
 
 # ---- Training-Free GRPO
 
-entries = st.lists(st.fixed_dictionaries(
-    {}, optional=dict(operation=st.sampled_from(['ADD', 'UPDATE', 'DELETE', 'NONE', 'update', None]),
-                      id=st.sampled_from(['G0', 'G1', 'G2', 'G9', '2', '3', '', None]),
-                      content=st.sampled_from(['', ' ', 'a', 'b', 'c', None]))), max_size=8)
+entries = st.lists(st.fixed_dictionaries({},
+    optional=dict(operation=st.sampled_from(['ADD', 'UPDATE', 'DELETE', 'NONE', 'update', None]), id=st.sampled_from(
+    ['G0', 'G1', 'G2', 'G9', '2', '3', '', None]), content=st.sampled_from(['', ' ', 'a', 'b', 'c', None]))),
+    max_size=8)
 
 @given(entries, st.integers(0, 3), st.booleans())
 @quick
@@ -306,18 +306,17 @@ def test_counts_against_a_loop():
     assert {read_rule(said).action for said in library.values()} >= {'open chest'}
 
 
-replies = st.one_of(st.none(), st.integers(), st.binary(max_size=20), text, st.just('['*3000), st.just('{"a":'*2000),
-                    st.just('x'*50_000), st.just('[1e999, NaN]'),
-                    st.recursive(st.none() | st.integers() | text | st.just('<script>alert(1)</script><|im_end|>'),
-                                 lambda x: st.lists(x, max_size=4) | st.dictionaries(st.sampled_from(
-                                     ['operation', 'id', 'content', 'x']), x, max_size=4)).map(json.dumps))
+replies = st.one_of(st.none(), st.integers(), st.binary(max_size=20),
+    text, st.just('['*3000), st.just('{"a":'*2000), st.just('x'*50_000), st.just('[1e999, NaN]'), st.recursive(st.none()
+    | st.integers() | text | st.just('<script>alert(1)</script><|im_end|>'), lambda x: st.lists(x, max_size=4)
+    | st.dictionaries(st.sampled_from(['operation', 'id', 'content', 'x']), x, max_size=4)).map(json.dumps))
 
 @given(st.lists(replies, min_size=1, max_size=4), st.integers(0, 10**6))
 @quick
 def test_a_model_may_answer_anything(answers, seed):
     generator = random.Random(seed)
     won, lost = (Episode([Turn(0, 'You are in a1. Key a1.', action)], outcome=x)
-                 for action, x in (('take key', 1.), ('go north', 0.)))
+        for action, x in (('take key', 1.), ('go north', 0.)))
     before = dict(G0='old', G1='older')
     library = training_free(before, [won, lost], lambda messages: generator.choice(answers))
     assert (list(library) == [f'G{i}' for i in range(len(library))] and len(library) <= 64
@@ -351,8 +350,8 @@ def test_material_is_marked_as_material():
     assert all('<|' not in m['content'] and len(m['content']) < 25_000 for messages in heard for m in messages)
 
 
-@pytest.mark.parametrize('plan', [None, 3, {}, [[]], [dict(operation='RUN', content='x')], [dict(content=1)],
-                                  [dict(id=2, content='x')], [{}]*33])
+@pytest.mark.parametrize('plan',
+    [None, 3, {}, [[]], [dict(operation='RUN', content='x')], [dict(content=1)], [dict(id=2, content='x')], [{}]*33])
 def test_a_plan_is_checked(plan):
     with pytest.raises(ValueError): check_plan(plan)
 

@@ -126,8 +126,7 @@ def test_every_arm_of_the_claim_makes_as_many_calls():
 
 def batch(outcomes, redundant):
     "Games of one group; redundant[game][action]."
-    return Batch.from_turns(pd.DataFrame([
-        dict(group=0, episode=e, t=t, reward=0., outcome=won, redundant=float(flag))
+    return Batch.from_turns(pd.DataFrame([dict(group=0, episode=e, t=t, reward=0., outcome=won, redundant=float(flag))
         for e, won in enumerate(outcomes) for t, flag in enumerate(redundant[e])]))
 
 
@@ -199,7 +198,7 @@ def test_a_policy_builds_graphs_and_learns(tmp_path, lam):
     policy = small_policy(Host())
     before = [p.detach().clone() for p in policy.model.parameters()]
     made = Recipe('hrpo', 'in the spirit of MasHost', credit=partial(hrpo, lam=lam, exempt=0), steps=1, groups=4,
-                  group_size=4, max_turns=6, max_tokens=4, test_tasks=0)
+        group_size=4, max_turns=6, max_tokens=4, test_tasks=0)
     rows = train(policy, Host(), made, tmp_path/'run', progress=False).rows()
     moved = any((a != b).any() for a, b in zip(before, policy.model.parameters()))
     assert moved == (rows[0]['grad_norm'] > 0) and (moved or not lam)

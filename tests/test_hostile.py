@@ -78,7 +78,7 @@ def test_numbers_of_other_libraries_are_numbers():
     step = Echo().reset(0)
     step.reward, step.done = dict(player=np.float32(.5)), np.bool_(False)
     step.info |= dict(cost=torch.tensor(2.), invalid=torch.tensor(True), success=dict(player=np.bool_(True)),
-                      columns=dict(mine=np.int64(3)))
+        columns=dict(mine=np.int64(3)))
     found = admit(step, ('player',))
     assert (found.reward, found.done, found.info['cost'], found.info['invalid'], found.info['success'],
             found.info['columns']) == (dict(player=.5), False, 2., True, dict(player=True), dict(mine=3.))

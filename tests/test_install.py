@@ -60,14 +60,13 @@ def installs(tmp_path):
         clean = {name: value for name, value in os.environ.items() if not name.startswith(('PIP_', 'UV_'))}
         script = RUN.format(tools=str(ROOT/'tools'), gpu=gpu, free=free)
         done = subprocess.run([sys.executable, '-S', '-c', script], text=True, capture_output=True, cwd=tmp_path,
-                              env=clean | dict(PATH=f'{programs}:/usr/bin:/bin', PYTHONPATH=str(site), LOG=str(log),
-                                               UV=str(uv)) | env)
+            env=clean | dict(PATH=f'{programs}:/usr/bin:/bin', PYTHONPATH=str(site), LOG=str(log), UV=str(uv)) | env)
         return done.returncode, done.stdout + done.stderr, log.read_text().splitlines()
     return run
 
 
 def by(program, calls): return [line.removeprefix(program + ' ') for line in calls if line.startswith(program + ' ')
-                                and not line.startswith('uv finds')]
+    and not line.startswith('uv finds')]
 
 
 def test_uv_on_the_path_takes_the_cpu_build(installs):
@@ -87,8 +86,8 @@ def test_where_uv_does_not_get_through_pip_goes_on(installs):
     assert f"about {install.gigabytes('cuda'):.1f} GB" in said and 'PIP_INDEX_URL or PIP_FIND_LINKS' in said
 
 
-@pytest.mark.parametrize('place', [":env:.find-links='/wheels'", "global.index-url='somewhere'",
-                                   "install.no-index='true'"])
+@pytest.mark.parametrize('place',
+    [":env:.find-links='/wheels'", "global.index-url='somewhere'", "install.no-index='true'"])
 def test_a_pip_that_was_told_where_packages_are_is_used_as_it_is(installs, place):
     status, said, calls = installs(with_uv=False, PIP_SAYS=place)
     assert status == 0 and not by('uv', calls) and len(by('pip', calls)) == 2
@@ -157,7 +156,7 @@ def test_the_sizes_were_measured():
     kept = json.loads(install.RECORD.read_text(encoding='utf-8'))
     assert kept['gigabytes']['cpu'] < 1.3 < 4 < kept['gigabytes']['cuda']
     assert kept['rows']['before']['megabytes'] > 3*max(kept['rows'][name]['megabytes'] for name in kept['rows']
-                                                       if name.startswith('after'))
+        if name.startswith('after'))
 
 
 def test_make_and_binder_use_it():

@@ -19,9 +19,8 @@ from agentlab.interop.verl import (AGGREGATIONS, at_turn_ends, check_loss, estim
                                    losses, to_verl)
 
 quick = settings(max_examples=60, deadline=None)
-masks = st.integers(0, 12).flatmap(lambda width: st.lists(
-    st.lists(st.integers(0, 1), min_size=width, max_size=width), min_size=1,
-    max_size=5)).map(lambda rows: torch.tensor(rows).reshape(len(rows), -1))
+masks = st.integers(0, 12).flatmap(lambda width: st.lists(st.lists(st.integers(0, 1), min_size=width, max_size=width),
+    min_size=1, max_size=5)).map(lambda rows: torch.tensor(rows).reshape(len(rows), -1))
 
 
 def walked(mask, rewards):
@@ -62,7 +61,7 @@ def test_turns_are_those_of_a_walk(mask, seed):
 def test_rows_may_come_in_any_order(mask, order):
     order = [i for i in order if i < len(mask)]
     rewards, index = (torch.randn(mask.shape, generator=torch.Generator().manual_seed(0)).double(),
-                      np.array([f'g{i//2}' for i in range(len(mask))], dtype=object))
+        np.array([f'g{i//2}' for i in range(len(mask))], dtype=object))
     one = estimators['agentlab_grpo'](rewards, mask, None, index)[0]
     assert torch.allclose(estimators['agentlab_grpo'](rewards[order], mask[order], None, index[order])[0], one[order])
 
@@ -83,7 +82,7 @@ def test_a_loss_leaves_masked_tokens_alone(name):
         for nonsense in (0., float('nan'), float('inf')):
             leaf = new.masked_fill(~mask, nonsense).requires_grad_()
             loss, metrics = losses[name](old.masked_fill(~mask, nonsense), leaf, advantage.masked_fill(~mask, nonsense),
-                                         mask, mode)
+                mask, mode)
             loss.backward()
             assert (not leaf.grad[~mask].any() and leaf.grad.isfinite().all()
                     and all(isinstance(x, float) for x in metrics.values()))
@@ -93,10 +92,10 @@ def test_a_loss_leaves_masked_tokens_alone(name):
 
 def test_arguments_come_from_one_place():
     assert check_loss(objective.gspo, dict(clip_ratio_low=3e-4, clip_ratio_high=4e-4)) == dict(low=3e-4, high=4e-4)
-    assert check_loss(objective.clip, dict(clip_ratio_low=.1,
-                                           policy_loss=dict(agentlab=dict(dual=None)))) == dict(low=.1, dual=None)
+    assert check_loss(objective.clip,
+        dict(clip_ratio_low=.1, policy_loss=dict(agentlab=dict(dual=None)))) == dict(low=.1, dual=None)
     with pytest.raises(ValueError, match='policy_loss.agentlab.hgh=0.3: dcpo_clip has no such argument; it takes low, '
-                       'high, cap, dual'):
+            'high, cap, dual'):
         check_loss(objective.dcpo_clip, dict(policy_loss=dict(agentlab=dict(hgh=.3))))
     with pytest.raises(ValueError, match=r'low=1\.5'):
         losses['agentlab_clip'](*[torch.zeros(1, 2)]*3, torch.ones(1, 2), config=dict(clip_ratio_low=1.5))
@@ -136,7 +135,7 @@ class Loop:
         self.asked.append(list(prompt_ids))
         ids = self.tokenizer.encode(self.says.pop(0))
         return SimpleNamespace(token_ids=ids + [0]*bool(ids), log_probs=[-1.]*(len(ids) + 1) if ids else None,
-                               extra_fields=dict(min_global_steps=len(self.asked), max_global_steps=len(self.asked)))
+            extra_fields=dict(min_global_steps=len(self.asked), max_global_steps=len(self.asked)))
     def written(self, messages):
         return self.tokenizer.encode(' '.join(f"<{m['role']}> {m['content']}" for m in messages) + ' <assistant>')
     async def ct_build_initial_tokens(self, messages): return self.written(messages)
@@ -164,8 +163,8 @@ def play(monkeypatch):
     monkeypatch.setattr(inside, '_output_class', lambda: lambda **fields: SimpleNamespace(**fields))
     def played(*says, row=None, environment=None, **limits):
         loop = Loop(environment or Pays(), says, **limits)
-        return asyncio.run(inside._run(loop, {}, **(row or dict(raw_prompt=[dict(role='system', content='be brief')],
-                                                                extra_info=dict(seed=7))))), loop
+        return asyncio.run(inside._run(loop, {},
+            **(row or dict(raw_prompt=[dict(role='system', content='be brief')], extra_info=dict(seed=7))))), loop
     return played
 
 
@@ -230,7 +229,7 @@ def test_the_check_ends_with_one_where_something_differs(monkeypatch, capsys, tm
     monkeypatch.setattr(inside, '_wanted', lambda: cases)
     for off in (0., 1e-3):
         worker = dict(early=[], modules=[], seconds=1., version='0.9.1', estimators=list(estimators),
-                      losses=list(losses), theirs=[None], found=[cases[0]['wanted'] + off])
+            losses=list(losses), theirs=[None], found=[cases[0]['wanted'] + off])
         monkeypatch.setattr(inside, '_ask_worker', lambda _: (worker, dict(ray=1., worker=1.)))
         assert inside.verl_check() == (off > 0) and ('1.0e-03 from agentlab' in capsys.readouterr().out) == (off > 0)
 
@@ -241,6 +240,6 @@ def test_without_verl_the_remedy_is_said():
     code = ('import agentlab.interop.verl_plugin as p, sys; print(p.names, sorted({"transformers", "trl", "pandas", '
             '"plotly", "ray"} & {*sys.modules}))')
     assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True,
-                          env=os.environ).stdout == '() []\n'
+        env=os.environ).stdout == '() []\n'
     with pytest.raises(ImportError, match='AgentlabAgentLoop needs verl: pip install'): inside.AgentlabAgentLoop
     with pytest.raises(AttributeError, match='no_such'): inside.no_such

@@ -17,9 +17,8 @@ def lesson(check='assert answer == 4'):
         cell('<details><summary>About the solution</summary>4</details>', 'markdown'), cell(f'#| check\n{check}')])
 
 
-@pytest.mark.parametrize('check, said',
-                         [('assert answer == 4', ''), ('assert True', 'passes on the untouched notebook'),
-                          ('assert answer == 5', 'AssertionError')])
+@pytest.mark.parametrize('check, said', [('assert answer == 4', ''),
+    ('assert True', 'passes on the untouched notebook'), ('assert answer == 5', 'AssertionError')])
 def test_a_check_must_fail_before_the_solution_and_pass_after_it(check, said, tmp_path):
     path = tmp_path/'lesson.ipynb'
     path.write_text(json.dumps(course.proved(lesson(check))))
@@ -34,7 +33,7 @@ def page(solution, check='if four is not None: check_four(four)'):
 
 
 @pytest.mark.parametrize('solution, said', [('four = 2*two', ''), ('four = 5', 'AssertionError: 5'),
-                                            ('four = twice(2)', 'NameError'), ('four = None', 'its own solution')])
+    ('four = twice(2)', 'NameError'), ('four = None', 'its own solution')])
 def test_the_folded_code_is_run_and_looked_at(solution, said, tmp_path):
     path = tmp_path/'page.ipynb'
     path.write_text(json.dumps(course.solved(page(solution))))

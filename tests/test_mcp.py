@@ -27,7 +27,7 @@ START = 120.  # seconds that a server may take on a busy machine
 
 
 def house(source): return from_mcp(source, HOUSES, allow=['act'], reset='begin', horizon=12, variables=HERE,
-                                   start_seconds=START, seconds=60., over=over)
+    start_seconds=START, seconds=60., over=over)
 
 def over(task, call):
     "KeyDoor says so itself when the chest is open."
@@ -48,7 +48,7 @@ def address():
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
     process = subprocess.Popen([*COMMAND, str(port)], env=os.environ | HERE, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
+        stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + START
         while time.monotonic() < deadline and process.poll() is None:
@@ -79,7 +79,7 @@ def test_a_house_behind_a_server_is_the_same_house(way, request):
 
 @pytest.fixture(scope='module')
 def box(): return from_mcp(COMMAND, [TASK], allow=['add', 'fail', 'surroundings'], variables=HERE, start_seconds=START,
-                           seconds=60., horizon=99, output=300)
+    seconds=60., horizon=99, output=300)
 
 def test_the_list_of_tools_is_the_servers(box):
     assert [one['name'] for one in box.tools] == ['add', 'fail', 'surroundings']
@@ -140,7 +140,7 @@ def test_a_dead_server_never_ends_a_run():
     speaker = Policy(tiny_model(len(tokenizer), 512, hidden=16, layers=1), tokenizer, chat=Chat(tokenizer))
     box = from_mcp(COMMAND, [TASK], variables=HERE, start_seconds=START, seconds=60., reset='begin')
     lost, won = play(speaker, box, [0, 1], tasks=[TASK | dict(reset=dict(seed=seed)) for seed in (0, 1)],
-                     sampler=Script(tokenizer, 'fail die', '7'), max_tokens=9)
+        sampler=Script(tokenizer, 'fail die', '7'), max_tokens=9)
     assert 'is gone' in lost.error and not lost.success and won.success and not won.error
 
 @pytest.mark.parametrize('source, hint', [

@@ -24,7 +24,7 @@ def tables(draw):
         group, seat = draw(st.integers(0, 1)), draw(st.sampled_from(['A', 'B']))
         for t in range(draw(st.integers(1, 3))):
             rows.append(dict(group=group, episode=episode, t=t, seat=seat, state=draw(st.sampled_from('xyz')),
-                             reward=draw(st.sampled_from([-1., 0., .5, 2.]))))
+                reward=draw(st.sampled_from([-1., 0., .5, 2.]))))
     return pd.DataFrame(draw(st.permutations(rows)))
 
 # --- the core
@@ -74,7 +74,7 @@ def test_regroup_takes_walls_down():
     all."""
     turns = pd.DataFrame(dict(group=[0, 1], episode=[0, 1], t=0, state=['x', 'y'], seat=['A', 'B'], reward=[1., 0.]))
     kept, merged = (advantages(regroup(turns, within), dict(dr_grpo=dr_grpo))[0].dr_grpo.tolist()
-                    for within in (('task', 'seat', 'state'), ()))
+        for within in (('task', 'seat', 'state'), ()))
     assert kept == [1., 0.] and merged == [.5, -.5]
     with pytest.raises(ValueError, match="'house' is not among"): regroup(turns, ('house',))
 
@@ -85,7 +85,7 @@ def test_sweep_is_many_calls():
     assert len(moved) == 3*2*2
     for (name, gamma), part in moved.groupby(['estimator', 'gamma']):
         assert part.advantage.tolist() == advantages(turns, {name: estimators[name]},
-                                                     dict(gamma=gamma))[0][name].tolist()
+            dict(gamma=gamma))[0][name].tolist()
 
 # --- disagreement
 
@@ -126,7 +126,7 @@ def test_those_that_never_contradict_each_other():
 def test_any_text_stays_text(states, name):
     """States, seats and names of estimators cannot leave their cells."""
     assert_harmless(microscope_html(small_turns().assign(state=pd.Series(states, dtype=object), episode=[0, 0, 1]),
-                                    {name: grpo, 'broken': lambda b: {}[states[0]]}))
+        {name: grpo, 'broken': lambda b: {}[states[0]]}))
 
 def test_hostile_states():
     """Scripts, control characters, right-to-left marks, 100 kB: harmless, small."""
@@ -156,9 +156,8 @@ def test_cells_and_table_are_inverse(turns):
     assert advantages(back, ALL)[0].to_numpy() == pytest.approx(advantages(turns, ALL)[0].to_numpy(), abs=1e-9)
 
 @pytest.mark.parametrize('name, text, message',
-                         [('reward', 'x', "row 2, reward: 'x' is no number"), ('reward', 'nan', 'a reward is a number'),
-                          ('reward', 'inf', 'is infinite'), ('t', '1.5', 'no whole number'),
-                          ('outcome', '?', 'row 2, outcome')])
+    [('reward', 'x', "row 2, reward: 'x' is no number"), ('reward', 'nan', 'a reward is a number'),
+    ('reward', 'inf', 'is infinite'), ('t', '1.5', 'no whole number'), ('outcome', '?', 'row 2, outcome')])
 def test_what_cannot_be_read_is_named(name, text, message):
     """Row and column stand in the message."""
     cells = to_cells(small_turns())
@@ -178,7 +177,7 @@ def test_a_drag_changes_the_numbers():
     scope = ready()
     first = scope.numbers.copy()
     for name, value, moved in (('gamma', .2, set()), ('step_weight', 2., {'gigpo'}), ('ddof', '0', {'grpo', 'gigpo'}),
-                               ('scale', 'no', {'grpo', 'gigpo'}), ('eps', '1', {'grpo', 'gigpo'})):
+            ('scale', 'no', {'grpo', 'gigpo'}), ('eps', '1', {'grpo', 'gigpo'})):
         scope.forget()
         assert scope.numbers.equals(first)
         before = scope.picture.value
@@ -207,8 +206,7 @@ def test_extreme_cells():
     """Huge numbers, no states at all, a table that no estimator can read: shown, or said, never raised."""
     scope = ready()
     for row, name, text in ((0, 't', '9'*30), (0, 't', '0'), (1, 'reward', '1e308'), (2, 'reward', '-1e308'),
-                            (0, 'group', '∞'), (0, 'seat', 'other'), (1, 'seat', 'other'),
-                            *((i, 'state', '') for i in range(3))):
+            (0, 'group', '∞'), (0, 'seat', 'other'), (1, 'seat', 'other'), *((i, 'state', '') for i in range(3))):
         scope.inputs[row][name].value = text
         assert len(scope.numbers) == 3 and scope.picture.value
         assert_harmless(scope.static())

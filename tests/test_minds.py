@@ -39,8 +39,8 @@ def seats(batch): return {batch.labels['seat'][key] for key in batch.episodes.se
 # ---- HierSearch
 
 def search(hops=2, **how):
-    return Agents(HopSearch(hops, results=4), **dict(sees=pages_alone, finishes=('answer',), script=consult, budget=3,
-                                                  report=minds.refined) | how)
+    return Agents(HopSearch(hops, results=4),
+        **dict(sees=pages_alone, finishes=('answer',), script=consult, budget=3, report=minds.refined) | how)
 
 
 @pytest.fixture(scope='module')
@@ -56,12 +56,12 @@ def test_hiersearch_plays_and_updates_one_level_after_the_other(searchers, tmp_p
     "First the agents under a script, then the planner over agents that are frozen."
     world, policy = searchers
     row, batch = trained(tmp_path/'agents', recipes.hiersearch, policy, world,
-                         rollout_args=dict(players=dict(planner=asks)))
+        rollout_args=dict(players=dict(planner=asks)))
     assert row['grad_norm'] > 0 and seats(batch) == {'executor'} and 0 <= row['reward'] <= 1
     frozen = Snapshot(copy.deepcopy(policy))
     before = {name: weight.clone() for name, weight in frozen.weights.items()}
     row, batch = trained(tmp_path/'planner', recipes.hiersearch, policy, world,
-                         rollout_args=dict(players=dict(executor=frozen)))
+        rollout_args=dict(players=dict(executor=frozen)))
     assert row['grad_norm'] > 0 and seats(batch) == {'planner'} and row['errands'] > 0
     assert all(torch.equal(weight, before[name]) for name, weight in frozen.weights.items())
     both = Batch.from_episodes(play_scored(policy, world, [0, 1], max_tokens=8, score=minds.hier_score))
@@ -177,7 +177,7 @@ def test_hcsp_a_skill_makes_two_moves():
         asked[length] = seen[:8]
     assert asked[1] == ['first', 'first skill', 'second', 'second skill']*2
     assert asked[2] == ['first', 'first skill', 'second', 'second skill', 'first skill', 'second skill', 'first',
-                        'first skill']
+        'first skill']
 
 
 def test_hcsp_frozen_skills_are_in_no_batch(players):

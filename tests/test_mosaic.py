@@ -23,7 +23,7 @@ foreign = deferred(lambda: novice(('more',), 1))
 
 def played(first, second, deals=6, seed=1):
     return play_players(policy, Kuhn(), range(deals), players=dict(first=first, second=second), keep=True, max_tokens=2,
-                        seed=seed)
+        seed=seed)
 
 
 @pytest.fixture

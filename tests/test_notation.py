@@ -73,12 +73,12 @@ def test_the_names_are_real():
     from agentlab.policy import tiny_policy
     from agentlab.rollout import play
     batch = Batch.from_episodes(play(tiny_policy(KeyDoor(), progress=False, steps=1), KeyDoor(), [0], group_size=2,
-                                     seed=0))
+        seed=0))
     code = [ast.parse(path.read_text(encoding='utf-8')) for path in (ROOT/'agentlab').rglob('*.py')]
     functions = [node for tree in code for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     arguments = {a.arg for f in functions for a in f.args.args + f.args.kwonlyargs}
     variables = {f.name for f in functions} | {node.id for tree in code for node in ast.walk(tree)
-                                               if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     later = {'value', 'old_logp', 'ref_logp'}  # columns that the trainer adds
     for symbol, name, where, *_ in table('Symbols'):
         name, = names(name)
@@ -86,7 +86,7 @@ def test_the_names_are_real():
             assert name in getattr(batch, where) or name in later, f'{symbol}: {where} has no column {name}'
         else:
             assert name in (arguments if where == 'argument'
-                            else arguments | variables), f'{symbol}: nothing is called {name}'
+                else arguments | variables), f'{symbol}: nothing is called {name}'
     assert all({a.arg for f in functions for a in f.args.args + f.args.kwonlyargs} >= set(names(name))
                for name, *_ in table('Switches'))
 
@@ -95,6 +95,6 @@ def test_a_breach_is_found(tmp_path, monkeypatch):
     cell = lambda kind, source: dict(cell_type=kind, source=source)
     page = tmp_path/'page.ipynb'
     page.write_text(json.dumps(dict(cells=[cell('code', 'def f(adv, *, gae_lambda=.9): traj = adv'),
-                                           cell('markdown', 'x\n$$\\alpha+\\vartheta+\\gamma$$')])))
+        cell('markdown', 'x\n$$\\alpha+\\vartheta+\\gamma$$')])))
     assert refused(page) == {'adv', 'gae_lambda', 'traj'}
     assert unexplained(page) == ({'alpha', 'vartheta'}, {'vartheta'})

@@ -31,7 +31,7 @@ def batch_of(episodes, seed=0):
     g, n = torch.Generator().manual_seed(seed), len(batch.actions)
     draw = lambda: torch.randn(n, generator=g, dtype=torch.float64)
     return batch.with_action(old_logp=draw(), ref_logp=draw(), advantage=draw(), logp=draw(),
-                             weight=(torch.rand(n, generator=g) < .8).float())
+        weight=(torch.rand(n, generator=g) < .8).float())
 
 
 def loss_of(batch, logp, **keywords):
@@ -74,7 +74,7 @@ def test_loss_and_gradient_are_the_same_under_every_micro_batching(episodes, see
 
 
 @pytest.mark.parametrize('keywords', [dict(), dict(low=.1, high=.28), dict(dual=1.5), dict(low=0., high=0., dual=3.)],
-                         ids=str)
+    ids=str)
 @pytest.mark.parametrize('function', ['clip', 'kl_k1', 'kl_k2', 'kl_k3', 'corrected kl_k1', 'corrected kl_k3'])
 def test_gradient_by_finite_differences(function, keywords):
     batch = batch_of([[(3, False)]*4]*20, seed=1)
@@ -107,7 +107,7 @@ def test_clipped_tokens_are_those_without_a_gradient(seed, low, high, dual):
 @pytest.mark.parametrize('kind', [torch.float32, torch.bfloat16, torch.float64])
 def test_far_log_probabilities_stay_finite(kind):
     batch = batch_of([[(4, False)]]).with_action(old_logp=torch.tensor([0., -900, 0, -900], dtype=kind),
-                                                 ref_logp=torch.tensor([0., -900, 0, -900], dtype=kind))
+        ref_logp=torch.tensor([0., -900, 0, -900], dtype=kind))
     logp = torch.tensor([-900., 0, -900, 0], dtype=kind, requires_grad=True)
     for value in (clip(logp, batch, torch.tensor([1., 1, -1, -1], dtype=torch.float64)), kl_k1(logp, batch),
                   kl_k2(logp, batch), kl_k3(logp, batch), kl_k3(logp, batch, True)):
@@ -120,7 +120,7 @@ def test_far_log_probabilities_stay_finite(kind):
 def test_a_bounded_k3_is_the_one_of_verl(distance, corrected):
     "The log-ratio within 20, the result within 10; beyond it no gradient. Without a bound nothing is changed."
     batch = batch_of([[(1, False)]]).with_action(ref_logp=torch.tensor([-30.]).double(),
-                                                 old_logp=torch.tensor([-30. + distance - .1]).double())
+        old_logp=torch.tensor([-30. + distance - .1]).double())
     logp = torch.tensor([-30. + distance], dtype=torch.float64, requires_grad=True)
     moved = math.exp(.1) if corrected else 1.
     back = min(max(-distance, -20.), 20.)
@@ -129,7 +129,7 @@ def test_a_bounded_k3_is_the_one_of_verl(distance, corrected):
     k3 = math.exp(back) - 1 - back
     assert value.item() == pytest.approx(min(k3, 10.)*moved, rel=1e-5)
     assert slope.item() == pytest.approx((0 if k3 > 10 else 1 - math.exp(back))*moved + corrected*value.item(),
-                                         rel=1e-4)
+        rel=1e-4)
     if k3 < 10: assert kl_k3(logp, batch, corrected).item() == pytest.approx(value.item(), rel=1e-12)
     elif -20 < distance < 0:  # at -20 itself torch's clamp passes the slope on, and from 2.15 it does not
         free, = torch.autograd.grad(kl_k3(logp, batch).sum(), logp)
@@ -178,7 +178,7 @@ def called_alike():
             and 'logp' in inspect.signature(f).parameters}
 
 SQUARES = dict(column=lambda x: x[:, None], row=lambda x: x[None], list=lambda x: x.tolist(), number=lambda x: x.sum(),
-               longer=lambda x: torch.cat([x, x]))
+    longer=lambda x: torch.cat([x, x]))
 
 @pytest.mark.parametrize('name', registries.public_functions('objective', 'logp'))
 @pytest.mark.parametrize('shape', SQUARES)

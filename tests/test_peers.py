@@ -49,7 +49,7 @@ def test_comas_what_a_score_pays(score, pays):
 
 
 @pytest.mark.parametrize('text, number', [('Score: 3', 3), ('2.5', 2.5), ('4', None), ('0', None), ('-2', None),
-                                          ('1 2', None), ('three', None), ('', None), ('3'*40, None)])
+    ('1 2', None), ('three', None), ('', None), ('3'*40, None)])
 def test_a_score_is_one_number_in_its_range(text, number): assert read_number(text, 3) == number
 
 
@@ -115,9 +115,9 @@ def test_comas_plays_and_updates(tmp_path):
 
 
 def test_mae_plays_updates_and_goes_on_with_its_pool(tmp_path):
-    made = partial(recipes.mae, groups=8, max_tokens=4, test_tasks=0, checkpoint_every=1,
-                   rollout=partial(play_trio, read=read, judge=lambda tasks: ['9', '4']*(len(tasks)//2)),
-                   memory=partial(Evolution, questions=[t['prompt'] for t in world.tasks('train', 8)]))
+    made = partial(recipes.mae, groups=8, max_tokens=4, test_tasks=0,
+        checkpoint_every=1, rollout=partial(play_trio, read=read, judge=lambda tasks: ['9', '4']*(len(tasks)//2)),
+        memory=partial(Evolution, questions=[t['prompt'] for t in world.tasks('train', 8)]))
     whole = train(novice(world), world, made(steps=2), tmp_path/'whole', progress=False).rows()
     train(novice(world), world, made(steps=1), tmp_path/'parts', progress=False)
     parts = train(novice(world), world, made(steps=2), tmp_path/'parts', progress=False, resume=True).rows()

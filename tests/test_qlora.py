@@ -137,7 +137,7 @@ def never_merged(monkeypatch):
     from peft.tuners.lora.bnb import Linear4bit
     def refuse(*a, **k): raise AssertionError('an adapter was merged')
     for owner, name in ((peft.PeftModel, 'merge_adapter'), (peft.LoraModel, 'merge_and_unload'),
-                        (peft.LoraModel, 'merge_adapter'), (Linear4bit, 'merge'), (Linear4bit, 'unmerge')):
+            (peft.LoraModel, 'merge_adapter'), (Linear4bit, 'merge'), (Linear4bit, 'unmerge')):
         monkeypatch.setattr(owner, name, refuse, raising=False)
 
 def test_a_run_moves_the_adapter_alone_and_resumes(base, tmp_path, never_merged):
@@ -203,7 +203,7 @@ def test_the_gap_to_the_sampler_is_measured_and_corrected(tmp_path):
         policy = small_policy()
         policy.samples_by = sampler
         run = train(policy, Paying(), trainer.for_gpu(small_recipe(steps=2), weights, lr=1e-3, max_tokens=3),
-                    tmp_path/name, progress=False)
+            tmp_path/name, progress=False)
         gap, w = [row['sampler_gap'] for row in run.rows()], torch.cat(seen[name])
         if sampler is None: assert max(gap) < 1e-4 and (w - 1).abs().max() < 1e-4
         else:
@@ -215,7 +215,7 @@ def test_for_gpu_changes_nothing_else():
     large = trainer.for_gpu(recipe)
     changed = {k for k, v in large.facts().items() if v != recipe.facts()[k]}
     assert changed <= {'recompute_old', 'objective', 'optimizer', 'lr', 'max_tokens',
-                       'precision'} and large.optimizer is paged_adamw
+        'precision'} and large.optimizer is paged_adamw
     assert trainer.for_gpu(large).facts() == large.facts()
 
 
@@ -265,7 +265,7 @@ def test_the_documented_command(base, tmp_path, capsys, monkeypatch, never_merge
     monkeypatch.chdir(tmp_path)
     small = ('--groups', '1', '--group-size', '2', '--steps', '1', '--max-tokens', '6', '--test-tasks', '1')
     status, said, errors = command('train', '--recipe', 'gigpo', '--env', 'hopsearch', '--model', str(base), '--qlora',
-                                   '--lora', '4', '--out', 'run', *small, capsys=capsys)
+        '--lora', '4', '--out', 'run', *small, capsys=capsys)
     assert status == 0 and 'run: run' in said, errors
     run = Run('run')
     recipe = run.info['facts']['recipe']
@@ -280,21 +280,20 @@ def test_the_documented_command(base, tmp_path, capsys, monkeypatch, never_merge
     assert status == 0 and 'player>' in said, errors
     # the adapter learns on
     status, said, errors = command('train', '--recipe', 'gigpo', '--env', 'hopsearch', '--model', 'run', '--qlora',
-                                   '--out', 'more', *small, capsys=capsys)
+        '--out', 'more', *small, capsys=capsys)
     assert status == 0, errors
     for option, value in (('--lora', '4'), ('--template', 'x.jinja')):
         status, said, errors = command('train', '--env', 'hopsearch', '--model', 'run', '--qlora', option, value,
-                                       '--out', 'again', capsys=capsys)
+            '--out', 'again', capsys=capsys)
         assert status == 2 and f'{option[2:]}=' in errors and not Path('again').exists()
 
 def test_what_the_command_refuses(base, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     from huggingface_hub import constants
     monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
-    for model, more, why in (('tiny', ['--qlora'], '--model Qwen/Qwen2.5-0.5B-Instruct'), (
-        'nobody/nothing', ['--qlora'], 'nobody/nothing is no folder here, and the hub did not give it'),
-                             ('nobody/nothing', [], 'the hub did not give it'),
-                             ('no such folder', ['--qlora'], 'holds no config.json')):
+    for model, more, why in (('tiny', ['--qlora'], '--model Qwen/Qwen2.5-0.5B-Instruct'),
+            ('nobody/nothing', ['--qlora'], 'nobody/nothing is no folder here, and the hub did not give it'),
+            ('nobody/nothing', [], 'the hub did not give it'), ('no such folder', ['--qlora'], 'holds no config.json')):
         status, _, errors = command('train', '--model', model, '--out', 'out', *more, capsys=capsys)
         assert status == 2 and why in errors and not Path('out').exists()
 
@@ -304,8 +303,8 @@ def test_the_rules_are_told_to_those_who_can_read_them(base):
     reader = Chat(families.tokenizer('qwen2_5'))
     for world in (KeyDoor(), HopSearch(), HopSearch(seats=('planner', 'searcher'))):
         for seat in world.seats:
-            assert 'nothing else' in told(world, reader,
-                                          seat) and told(world, small_policy(KeyDoor()).chat, seat) is None
+            assert 'nothing else' in told(world, reader, seat) and told(world, small_policy(KeyDoor()).chat,
+                seat) is None
     assert 'ask RELATION NAME' in told(world, reader, 'planner') and told(object(), reader, 'player') is None
 
 
@@ -385,8 +384,7 @@ def test_an_adapter_on_another_base(base, tmp_path):
     with pytest.raises(FileNotFoundError, match=r'belongs to the base .*mine.*holds no config.json'): Policy.load(saved)
     facts = json.loads((saved/'agentlab.json').read_text())
     for change, why in ((dict(schema_version=2), 'schema_version 2.*Upgrade'),
-                        (dict(quantisation=dict(load_in_4bit=True, bnb_4bit_quant_type='fp4')),
-                         'fp4.*Open it with transformers')):
+            (dict(quantisation=dict(load_in_4bit=True, bnb_4bit_quant_type='fp4')), 'fp4.*Open it with transformers')):
         (saved/'agentlab.json').write_text(json.dumps(facts | change))
         with pytest.raises(ValueError, match=why): Policy.load(saved)
     (saved/'agentlab.json').unlink()

@@ -36,7 +36,7 @@ def processes(function, *arguments, log, count=2):
     port, started = free_port(), []
     for i in range(count):
         place = dict(RANK=str(i), LOCAL_RANK=str(i), WORLD_SIZE=str(count), LOCAL_WORLD_SIZE=str(count),
-                     MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
+            MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
         started.append(small.fork(function, *arguments, log=f'{log}-{i}', **place))
     try: return [small.finish(p, f'{log}-{i}') for i, p in enumerate(started)]
     finally:
@@ -49,7 +49,7 @@ def launched(*arguments, seconds=240):
     "A command under `accelerate launch` with the configuration that the page names."
     line = [sys.executable, '-m', 'accelerate.commands.launch', '--config_file', str(CONFIG), *map(str, arguments)]
     place = os.environ | dict(OMP_NUM_THREADS='1',
-                              PYTHONPATH=os.pathsep.join([str(small.ROOT), str(small.ROOT/'tests')]))
+        PYTHONPATH=os.pathsep.join([str(small.ROOT), str(small.ROOT/'tests')]))
     ended = subprocess.run(line, env=place, capture_output=True, timeout=seconds)
     # with the carriage returns of a progress bar
     ended.stdout, ended.stderr = ended.stdout.decode(), ended.stderr.decode()
@@ -78,7 +78,7 @@ def same_story(one, two, counted=True):
     for step in one.steps():
         a, b = one.episodes(step), two.episodes(step)
         for table, columns in dict(tokens=('id', 'row'), turns=('t', 'episode', 'origin', 'reward'),
-                                   episodes=('group', 'game', 'seat', 'outcome')).items():
+                episodes=('group', 'game', 'seat', 'outcome')).items():
             for column in columns:
                 assert torch.equal(getattr(a, table)[column], getattr(b, table)[column]), (step, table, column)
     # padding: each process pads its own share
@@ -200,7 +200,7 @@ def test_a_run_of_one_process_goes_on_with_two(alone, tmp_path):
 def test_refused_alike_by_all_processes(two, tmp_path):
     "Weights that differ, and a folder that holds a run: every process says so and none waits for the others."
     for function, folder, wanted in ((work.other_weights, tmp_path/'run', 'differ in the weights they begin with'),
-                                     (work.again, two, 'already holds a run')):
+            (work.again, two, 'already holds a run')):
         for status, said in processes(function, folder, log=tmp_path/wanted[:5]):
             assert status == 1 and wanted in said, said
     assert not (tmp_path/'run').exists()
@@ -265,8 +265,7 @@ def test_shares_add_up_to_the_whole(count):
     "Each row is asked for once, whatever the number of processes; those without a row add nothing."
     policy = small_policy()
     batch = Batch.from_episodes([Episode([Turn(t, context_ids=[1]*(2 + i), ids=[5, 6][:1 + (i + t) % 2],
-                                               logps=[0.]*(1 + (i + t) % 2), entropies=[0.]*(1 + (i + t) % 2))
-                                          for t in range(2)], i, i) for i in range(5)])
+        logps=[0.]*(1 + (i + t) % 2), entropies=[0.]*(1 + (i + t) % 2)) for t in range(2)], i, i) for i in range(5)])
     whole, sums = policy.features(batch), []
     for rank in range(count):
         t = Fake(rank, count, sums)

@@ -21,7 +21,7 @@ from small import small_policy, train_small
 from view_data import HOSTILE, played, turn, write_run
 
 SENTENCES = ['the hall is dark and the door is shut', 'go north and take the key',
-             'I think the number is low, so I guess high', '<think> </think> <tool_call>', 'print(1)\n    x = 2\n\n']
+    'I think the number is low, so I guess high', '<think> </think> <tool_call>', 'print(1)\n    x = 2\n\n']
 MARKS = '<|im_start|>', '<|im_end|>'
 
 @cache
@@ -32,8 +32,7 @@ def bytewise():
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     raw.train_from_iterator(SENTENCES, trainers.BpeTrainer(vocab_size=340, special_tokens=list(MARKS),
-                                                           initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-                                                           show_progress=False))
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
     return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=MARKS[1], additional_special_tokens=[MARKS[0]])
 
 @cache
@@ -48,7 +47,7 @@ def pieced():
     raw = Tokenizer(models.BPE(vocabulary, merges, unk_token='<unk>', byte_fallback=True, fuse_unk=True))
     raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme='first', split=False)
     raw.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(),
-                                     decoders.Strip(' ', 1, 0)])
+        decoders.Strip(' ', 1, 0)])
     return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token='<s>', eos_token='</s>', unk_token='<unk>')
 
 def encode(text): return bytewise()(text, add_special_tokens=False)['input_ids']
@@ -69,7 +68,7 @@ def spoken(*parts, seen='The hall is dark.', **more):
 def batch_of(*turns, parts=True):
     "One group with an episode for every turn."
     made = Batch.from_episodes([Episode([t], game=k, outcome=float(k % 2), success=bool(k % 2), final='ok')
-                                for k, (t, _) in enumerate(turns)])
+        for k, (t, _) in enumerate(turns)])
     if parts: made = made.with_action(part=torch.tensor([code for _, codes in turns for code in codes]))
     return with_token_text(made, bytewise())
 
@@ -84,8 +83,8 @@ ALL = (('thought', 'I think the door is shut.'), ('markup', '</think>'), ('call'
 
 # ---- the text of a token
 
-@pytest.mark.parametrize('text', ['go to the hall', 'hello 日本 🤖!', '\n\n    x = 1\n', 'a\u0301 ﷽ \u202e', '7  7',
-                                  ''.join(map(chr, range(32, 300)))])
+@pytest.mark.parametrize('text',
+    ['go to the hall', 'hello 日本 🤖!', '\n\n    x = 1\n', 'a\u0301 ﷽ \u202e', '7  7', ''.join(map(chr, range(32, 300)))])
 def test_texts_of_bytes_join_to_what_was_written(text):
     ids = encode(text)
     texts = token_texts(bytewise(), ids)
@@ -108,7 +107,7 @@ def test_whole_words_stay_as_they_were():
     batch = with_token_text(Batch.from_episodes([Episode([turn(0, ids, ids)])]), tokenizer)
     assert lexicon(batch).between == ' '
     assert {tokenizer.decode([i]) for i in batch.labels['control']} == {'<|end|>', '<|system|>', '<|user|>',
-                                                                        '<|assistant|>'}
+        '<|assistant|>'}
 
 def test_an_id_that_the_tokenizer_lacks():
     assert token_texts(bytewise(), [10**6]) == {10**6: ''}
@@ -118,7 +117,7 @@ def test_labels_survive_a_file_and_an_old_file_opens(tmp_path):
     batch = batch_of(spoken(('action', 'go 日')))
     kept = Batch.load(batch.save(tmp_path/'new.parquet'))
     assert kept.labels == batch.labels and any('\udc80' <= c <= '\udcff' for text in kept.labels['token'].values()
-                                               for c in text)
+        for c in text)
     old = Batch.load(played(0, .5).save(tmp_path/'old.parquet'))
     assert lexicon(old).control == frozenset() and lexicon(old).between == ' '
     scope = turnscope(old, dict(grpo=grpo))
@@ -128,7 +127,7 @@ def test_labels_survive_a_file_and_an_old_file_opens(tmp_path):
 def test_words_that_were_likely_and_not_taken_have_texts():
     batch, extra = batch_of(spoken(('action', 'go'))), plainly('north')[0]
     batch = batch.with_action(top1_id=torch.full((len(batch.actions),), extra),
-                              top2_id=torch.full((len(batch.actions),), -1))
+        top2_id=torch.full((len(batch.actions),), -1))
     assert extra in with_token_text(batch, bytewise()).labels['token']
 
 
@@ -148,8 +147,7 @@ def test_a_letter_that_was_cut_is_an_escape():
     page.encode()  # it can be written down
 
 @pytest.mark.parametrize('texts', [['a', 'b'], ['\udce6', '\udc97', '\udca5'], ['x\udce6', 'y'],
-                                   ['\udcf0\udc9f', '\udca4\udc96z', ''], ['', '\udcff'],
-                                   ['日', '\udce6\udc97\udca5\udce6']])
+    ['\udcf0\udc9f', '\udca4\udc96z', ''], ['', '\udcff'], ['日', '\udce6\udc97\udca5\udce6']])
 def test_sharing_letters_loses_nothing(texts):
     shared = letters_shared(texts)
     assert len(shared) == len(texts) and ''.join(shared) == joined(texts)
@@ -174,7 +172,7 @@ def test_control_tokens_come_with_the_batch_not_from_their_text():
     batch = batch_of(spoken(('action', f'go {MARKS[0]} now'), seen=f'a sign says {MARKS[1]}'))
     page = group_html(batch, grpo(batch))
     bare = text_of(re.sub(r'<span class="[^"]*al-control[^"]*".*?</span>(<i></i><small>.*?</small></span>)?', '', page,
-                          flags=re.S))
+        flags=re.S))
     assert f'a sign says {MARKS[1]}' in bare and 'user' not in bare and 'assistant' not in bare
     assert '<|im' not in re.sub('&lt;', '', page)
     scope = turnscope(batch, dict(grpo=grpo))
@@ -216,7 +214,7 @@ def test_every_part_has_a_name_and_a_shape():
     assert [code for _, code, _, _ in said] == [PART_CODES[name] for name, _ in ALL]
     assert {name for name, *_ in said} == {'thought', '', 'call', 'action', 'subgoal', 'switch'}
     assert [name for _, name in scope.part('row')['legend']] == ['switch', 'subgoal', 'action', 'thought', 'call',
-                                                                 'markup']
+        'markup']
 
 def test_where_all_is_action_nothing_is_marked():
     batch = batch_of(spoken(('action', 'go')), spoken(('action', 'wait')))
@@ -266,7 +264,7 @@ def test_what_a_rule_put_inside_of_an_action_is_not_shown_as_said():
     scope = turnscope(forced, dict(grpo=grpo))
     scope.act(dict(do='show_controls'))
     assert scope.part('row')['ids'] == [*made.ids[:1],
-                                        *made.ids[2:]] and scope.part('row')['total'] == len(made.ids) - 1
+        *made.ids[2:]] and scope.part('row')['total'] == len(made.ids) - 1
     assert 'The hall is dark.' in text_of(group_html(forced, grpo(forced)))
 
 
@@ -275,8 +273,8 @@ def test_what_a_rule_put_inside_of_an_action_is_not_shown_as_said():
 def test_hostile_text_in_every_part_and_on_every_page():
     names = list(PART_CODES)
     turns = [spoken(*[(names[(k + j) % len(names)], text[:3000])
-                      for j, text in enumerate(x.encode('utf-8', 'replace').decode() for x in HOSTILE) if text],
-                    seen=HOSTILE[k]) for k in range(2)]
+        for j, text in enumerate(x.encode('utf-8', 'replace').decode() for x in HOSTILE) if text], seen=HOSTILE[k])
+        for k in range(2)]
     batch = batch_of(*turns)
     pages = [group_html(batch, grpo(batch)), turnscope_html(batch, dict(grpo=grpo)),
              side_by_side([('a', batch), ('b', batch)])]
@@ -382,7 +380,7 @@ def test_what_a_filter_dropped_is_unknown(tmp_path):
 def test_a_skipped_step_has_the_columns_too(tmp_path):
     "Steps of one run can be put together."
     run = train_small(tmp_path/'run', steps=2, schedule=lambda step: dict(reward=lambda b: b.turns.reward*math.nan)
-                      if step else {})
+        if step else {})
     assert run.rows()[1]['skipped'] and run.episodes(1).action('advantage').isnan().all()
     assert len(Batch.concat([run.episodes(0), run.episodes(1)])) == 8
 
@@ -411,7 +409,7 @@ def test_games_of_smollm2_can_be_read(smollm2):
                     == was.text.replace('\udce2', '').strip() or '\ufffd' in smollm2.tokenizer.decode(t.ids))
             assert was.observation.endswith(t.observation.strip())
     page = text_of(re.sub(r'<span class="[^"]*al-control[^"]*".*?</span>', '', turnscope_html(batch, dict(grpo=grpo)),
-                          flags=re.S))
+        flags=re.S))
     assert '<|im_' not in page and '\ufffd' not in page
 
 @pytest.mark.lm
@@ -419,4 +417,4 @@ def test_games_of_smollm2_can_be_read(smollm2):
 def test_texts_of_smollm2_join(smollm2, text):
     ids = smollm2.tokenizer.encode(text, add_special_tokens=False)
     assert joined(token_texts(smollm2.tokenizer, ids).values() if len({*ids}) == len(ids)
-                  else [token_texts(smollm2.tokenizer, ids)[i] for i in ids]) == text
+        else [token_texts(smollm2.tokenizer, ids)[i] for i in ids]) == text

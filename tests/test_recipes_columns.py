@@ -31,8 +31,9 @@ def short(name, out, steps=3, resume=False, should_stop=None, **changes):
     house = KeyDoor() if name == 'ui_s1' else Coin()  # the expert's actions are no accident
     env = AROUND.get(name, lambda inner: inner)(house)
     policy = tiny_policy(env) if name == 'ui_s1' else small_policy(env)
-    recipe = recipes.known[name](**dict(steps=steps, groups=3, group_size=4, minibatches=1, max_tokens=4, test_tasks=0,
-                                        checkpoint_every=1) | changes)
+    recipe = recipes.known[
+        name](**dict(steps=steps, groups=3, group_size=4, minibatches=1, max_tokens=4, test_tasks=0, checkpoint_every=1)
+        | changes)
     return train(policy, env, recipe, out, resume=resume, should_stop=should_stop, progress=False)
 
 @pytest.mark.parametrize('name', NAMES + ['vl_dac'])
@@ -86,7 +87,7 @@ def test_the_expert_is_not_disturbed_and_nobody_else_either():
     policy = small_policy(env)
     alone, beside = (Batch.from_episodes(f(policy, env, range(6), 2, max_tokens=3)) for f in (play, play_beside_expert))
     for table, column in (('tokens', 'id'), ('turns', 'reward'), ('turns', 'state'), ('turns', 'invalid'),
-                          ('episodes', 'truncated')):
+            ('episodes', 'truncated')):
         exactly(getattr(alone, table)[column], getattr(beside, table)[column], column)
     one = BesideExpert(env, patches=1)
     one.reset(0)
@@ -97,7 +98,7 @@ def test_the_expert_is_not_disturbed_and_nobody_else_either():
 def test_words_that_a_policy_cannot_say(tmp_path):
     for name, word in (('hae', 'switch'), ('rlvmr', 'planning')):
         with pytest.raises(ValueError,
-                           match=f"no token for '{word}': put agentlab.env.wrappers.{AROUND[name].__name__}"):
+                match=f"no token for '{word}': put agentlab.env.wrappers.{AROUND[name].__name__}"):
             train(small_policy(), Paying(), recipes.known[name](steps=1, groups=2, group_size=2, test_tasks=0),
                   tmp_path/name, progress=False)
 

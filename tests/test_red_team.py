@@ -34,9 +34,9 @@ def read(env, *actions, task=None):
 
 
 @pytest.mark.parametrize('place, at, told', [(to_user, 1, [0]), (to_user, 0, [0]), (in_answer, 1, [1]),
-                                             (in_answer, 0, [0]), (in_memory, 2, [2, 3]), (in_memory, 0, [0, 1, 2, 3])])
-@pytest.mark.parametrize('env, task, act', [(KeyDoor, None, ['look']*3),
-                                            (Requests, TASK, ['read menu', 'encode', 'send boss'])])
+    (in_answer, 0, [0]), (in_memory, 2, [2, 3]), (in_memory, 0, [0, 1, 2, 3])])
+@pytest.mark.parametrize('env, task, act',
+    [(KeyDoor, None, ['look']*3), (Requests, TASK, ['read menu', 'encode', 'send boss'])])
 def test_a_text_stands_where_it_is_planted_and_changes_nothing_else(env, task, act, place, at, told):
     plain, found = read(env(), *act, task=task), read(Planted(env(), planted(place, at)), *act, task=task)
     assert found == [f'{one} {TEXT}' if t in told else one for t, one in enumerate(plain)]

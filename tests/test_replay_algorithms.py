@@ -30,10 +30,9 @@ outcomes = st.lists(st.lists(scores, min_size=1, max_size=5), min_size=1, max_si
 def batch_of(groups, step=0, keys=None, task=None):
     "One to three turns of two tokens an episode; group g starts in the state task[g], its place by default."
     keys, task = keys or range(len(groups)), task or range(len(groups))
-    rows = [dict(group=k, episode=f'{g} {i}', t=t, outcome=x, state=task[g] if t == 0 else f'on {t}', n_tokens=2,
-                 step=step)
-            for (g, group), k in zip(enumerate(groups), keys) for i, x in enumerate(group)
-            for t in range(1 + (g + i) % 3)]
+    rows = [
+        dict(group=k, episode=f'{g} {i}', t=t, outcome=x, state=task[g] if t == 0 else f'on {t}', n_tokens=2, step=step)
+        for (g, group), k in zip(enumerate(groups), keys) for i, x in enumerate(group) for t in range(1 + (g + i) % 3)]
     b = Batch.from_turns(pd.DataFrame(rows))
     id = torch.arange(len(b.tokens)) + 1000*step
     return b.with_tokens(id=id, old_logp=-id.float()/1000).with_episodes(number=torch.arange(len(b)))
@@ -81,7 +80,7 @@ def test_success_replay_is_the_rule(steps, per_task, shuffle):
     replay, memory = SuccessReplay(None, 3, per_task=per_task), {}
     for step, groups in enumerate(steps):
         b = batch_of(groups, step, keys=[50*step + (7*g if shuffle else g) for g in range(len(groups))],
-                     task=[f'task {g % 4}' for g in range(len(groups))])
+            task=[f'task {g % 4}' for g in range(len(groups))])
         joined, place = replay.join(b, step), 0
         replayed = dict(zip(joined.episodes.group.tolist(), joined.action('old_logp').tolist())) and {
             g: joined.select((joined.episodes.group == g) & (joined.episodes.source == state_key('replay')))
@@ -100,7 +99,7 @@ def test_success_replay_is_the_rule(steps, per_task, shuffle):
                 if x > .1: memory.setdefault(f'task {g % 4}', []).append(b.select([place]).tokens.id.tolist())
                 place += 1
         assert replay.keep(joined, None, step) == dict(failed=sum(map(lost, groups)), swapped=swapped,
-                                                       stored=sum(map(len, memory.values())))
+            stored=sum(map(len, memory.values())))
         assert (len(joined) == len(b) and set(joined.tokens.columns) == set(b.tokens.columns)
                 and set(joined.episodes.columns) == set(b.episodes.columns))
 
@@ -113,7 +112,7 @@ def test_the_recipe_gives_back_successes_of_the_same_task():
     replay, swapped, begun = recipe.replay(policy, 0), 0, set()
     for step in range(9):
         episodes = recipe.rollout(policy, env, [derive('test', step, i) for i in range(8)], 2,
-                                  groups=[8*step + i for i in range(8)], max_tokens=8, seed=step, step=step)
+            groups=[8*step + i for i in range(8)], max_tokens=8, seed=step, step=step)
         batch = Batch.from_episodes(episodes)
         joined = replay.join(batch.with_action(old_logp=batch.action('sampler_logp')), step)
         swapped += replay.row['swapped']
@@ -200,7 +199,7 @@ def test_faithful_recomputes_what_is_replayed(faithful):
 @quick
 def test_draw_same(have, want, seed):
     found = draw_same(torch.tensor(have, dtype=torch.int64), torch.tensor(want, dtype=torch.int64),
-                      torch.Generator().manual_seed(seed)).tolist()
+        torch.Generator().manual_seed(seed)).tolist()
     assert all((have[i] == w) if i >= 0 else w not in have for i, w in zip(found, want)) and len(found) == len(want)
 
 
@@ -211,7 +210,7 @@ def pool_by_hand(rows, size, versions):
     newest, chosen = sorted({step for _, step, _, _ in rows})[-versions:], {}
     for task in {r[0] for r in rows}:
         candidates = [i for i, (k, step, x, used) in enumerate(rows) if k == task and step in newest and not used
-                      and not math.isnan(x) and x != -1]
+            and not math.isnan(x) and x != -1]
         if len(candidates) < size: continue
         mean = statistics.fmean(rows[i][2] for i in candidates)
         if mean >= 1: continue
@@ -224,7 +223,7 @@ def pool_by_hand(rows, size, versions):
 
 
 @given(rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from([0., 0., 1., -1., math.nan]),
-                               st.booleans()), max_size=40), size=st.integers(2, 4), seed=st.integers(0, 99))
+    st.booleans()), max_size=40), size=st.integers(2, 4), seed=st.integers(0, 99))
 @quick
 def test_success_pool(rows, size, seed):
     rows = sorted(rows, key=lambda r: r[1])
@@ -233,7 +232,7 @@ def test_success_pool(rows, size, seed):
                   outcome=torch.tensor([r[2] for r in rows], dtype=torch.float64),
                   used=torch.tensor([r[3] for r in rows], dtype=torch.bool))
     found, expected = (success_pool(facts, torch.Generator().manual_seed(seed), size).tolist(),
-                       pool_by_hand(rows, size, 2))
+        pool_by_hand(rows, size, 2))
     for task, candidates in expected.items():
         mine = [i for i in found if rows[i][0] == task]
         assert len(mine) == len(set(mine)) == size and set(mine) <= set(candidates)
@@ -285,9 +284,9 @@ def test_worth_keeping(groups, seed, zero):
     for e, kept in enumerate(worth_keeping(b, advantage, or_zero=zero).tolist()):
         mine = (b.turns.episode[b.action_turn] == e)
         assert kept == (advantage[mine].double().mean().item() > 0
-                        and bool((~b.turns.invalid[b.turns.episode == e]).any()))
+            and bool((~b.turns.invalid[b.turns.episode == e]).any()))
     assert worth_keeping(b, torch.zeros(len(b.actions)), lambda b: torch.ones(len(b.turns)),
-                         zero).tolist() == [zero]*len(b)
+        zero).tolist() == [zero]*len(b)
     assert acted(b).tolist() == (~b.turns.invalid).tolist()
 
 
@@ -300,7 +299,7 @@ def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, ma
     "Against lists: what is stored, when an update comes, of how many, with which advantage, and what is forgotten."
     subset = as_many if many else power_of_two
     sil = SelfImitation(None, 5, size=size, trigger=trigger, tolerate=tolerate, subset=subset,
-                        weight=partial(warm_up, rise=0), faithful=faithful)
+        weight=partial(warm_up, rise=0), faithful=faithful)
     stored, means = [], []  # (step, ids, outcome)
     for step, groups in enumerate(steps):
         b = batch_of(groups, step)
@@ -315,7 +314,7 @@ def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, ma
             ids = [past.select([i]).tokens.id.tolist() for i in range(len(past))]
             assert all(x in [s[1] for s in above] for x in ids) and len(set(map(tuple, ids))) == len(ids)
             assert torch.allclose(fresh.double(),
-                                  (past.episodes.outcome - median_by_hand(means))[past.turns.episode][past.action_turn])
+                (past.episodes.outcome - median_by_hand(means))[past.turns.episode][past.action_turn])
             assert torch.equal(past.action('old_logp'), -past.action('id').float()/1000)
         if expected or (expected == 0 and faithful): stored = []
         row = sil.keep(b, advantage, step)
@@ -363,8 +362,7 @@ def test_baseline_bound_lets_whole_steps_go_before_it_adds():
 
 @pytest.mark.parametrize('folder', (False, True))
 @pytest.mark.parametrize('make', (SuccessReplay, partial(SelfImitation, size=4, weight=partial(warm_up, rise=0)),
-                                  partial(SelfImitation, size=5, trigger=1., tolerate=1,
-                                          weight=partial(warm_up, rise=0), faithful=True)))
+    partial(SelfImitation, size=5, trigger=1., tolerate=1, weight=partial(warm_up, rise=0), faithful=True)))
 def test_resume_is_bit_for_bit(make, folder, tmp_path):
     whole, resumed, wins = make(None, 4), make(None, 4), 0
     if folder: whole.open(tmp_path, True)

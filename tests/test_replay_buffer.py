@@ -90,7 +90,7 @@ def test_origins_stay_inside_what_was_added(data):
     batch = buffer.take(tensor(index))
     copies = [index[:i].count(x) for i, x in enumerate(index)]
     for turn, (episode, origin, t) in enumerate(zip(batch.turns.episode.tolist(), batch.turns.origin.tolist(),
-                                                    batch.turns.t.tolist())):
+            batch.turns.t.tolist())):
         family = [j for j in range(len(index)) if index[j]//4 == index[episode]//4 and copies[j] == copies[episode]]
         if t > 0: assert origin == turn
         else:
@@ -135,8 +135,8 @@ def test_stale_episodes_are_not_given_out():
     buffer = filled(adds=6, stale=2)  # the steps of the episodes are 0 ... 5
     assert buffer.facts.step.tolist() == sum([[s]*4 for s in (3, 4, 5)], [])
     for step in (5, 6, 7):
-        given_out = set(buffer.sample(8, uniform if step == 5 else prioritised(), generator=drawn(), step=step)
-                        .episodes.step.tolist())
+        given_out = set(buffer.sample(8, uniform if step == 5 else prioritised(), generator=drawn(),
+            step=step) .episodes.step.tolist())
         assert given_out <= set(range(step - 2, 6))
     assert len(buffer.fresh(6)) == 8
     with pytest.raises(ValueError, match='n=9 different episodes of 8'): buffer.sample(9, generator=drawn(), step=6)
@@ -215,7 +215,7 @@ def test_updates_of_priorities(pairs):
     buffer, model, largest = filled(adds=2), [1.]*8, 1.
     for part in (pairs[:5], pairs[5:]):
         buffer.update(tensor([i for i, _ in part], dtype=torch.int64),
-                      tensor([p for _, p in part], dtype=torch.float64))
+            tensor([p for _, p in part], dtype=torch.float64))
         for i, p in part:
             model[i] = abs(p) + 1e-6
             largest = max(largest, model[i])
@@ -402,7 +402,7 @@ def test_foreign_and_missing_files_are_named(tmp_path):
     (tmp_path/'000000000024.parquet').unlink()
     table = pq.read_table(tmp_path/'state.parquet')
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b'replay_version': b'9'}),
-                   tmp_path/'state.parquet')
+        tmp_path/'state.parquet')
     with pytest.raises(ValueError, match='state.parquet has replay_version 9'): Buffer(tmp_path)
 
 
@@ -432,7 +432,7 @@ def check_priorities(buffer, lines, model):
     found = dict(zip(buffer.facts.number.tolist(), buffer.facts.priority.tolist()))
     wrong = {n: p for n, p in found.items() if n in model and model[n] != p}
     assert not wrong or pending and all(found[n] == p for n, p in pending.items()
-                                        if n in found) and set(wrong) <= set(pending)
+        if n in found) and set(wrong) <= set(pending)
     if pending and all(found.get(n) == p for n, p in pending.items() if n in found): model.update(pending)
 
 @pytest.mark.parametrize('kills', [10, pytest.param(30, marks=pytest.mark.slow)])  # each starts a process

@@ -13,7 +13,7 @@ from replays import HIGH, LOW, Afterwards, Idle, Joined, Nothing
 house = KeyDoor()
 def recipe(**changes):
     return recipes.grpo(**dict(steps=4, groups=3, group_size=4, minibatches=1, test_tasks=0, checkpoint_every=2,
-                               objective_args=dict(low=LOW, high=HIGH)) | changes)
+        objective_args=dict(low=LOW, high=HIGH)) | changes)
 def begun(replay, steps=1):
     "A training with `steps` updates behind it."
     training = trainer.Training(tiny_policy(house, progress=False), house, recipe(replay=replay))
@@ -61,7 +61,7 @@ def contract(replay):
     found = gradient(training, batch, advantage)
     assert close(found, formula(training.policy, batch, advantage)), 'the gradient is not that of the formula'
     assert not close(found, formula(training.policy, batch.select(batch.episodes.source == state_key('policy')),
-                                    advantage[~past])), 'past episodes do not change the gradient'
+        advantage[~past])), 'past episodes do not change the gradient'
 
 
 def test_past_episodes_change_the_gradient_as_the_formula_says(): contract(Joined)
@@ -110,7 +110,7 @@ def test_weights_of_joined_episodes_are_in_the_advantage():
     training, plain = begun(Weighted), begun(Joined)
     for one in (training, plain): one.policy = training.policy
     (batch, advantage, _), (same_batch, whole, _) = (trainer.prepare(one, trainer.usable(trainer.collect(one, 1)), 1)
-                                                     for one in (training, plain))
+        for one in (training, plain))
     past = batch.action('past') > 0
     assert past.any() and torch.equal(batch.tokens.id, same_batch.tokens.id)
     torch.testing.assert_close(advantage, torch.where(past, whole*.25, whole))
@@ -119,9 +119,9 @@ def without_time(rows): return [{k: v for k, v in row.items() if k != 'seconds'}
 
 @pytest.mark.parametrize('minibatches', [1, 2])
 def test_a_run_says_how_much_was_past_and_is_another_run(tmp_path, minibatches):
-    rows = {name: train(tiny_policy(house, progress=False), house, recipe(replay=replay, minibatches=minibatches),
-                        tmp_path/name, progress=False).rows()
-            for name, replay in dict(none=None, idle=Idle, nothing=Nothing, joined=Joined, again=Afterwards).items()}
+    rows = {name: train(tiny_policy(house, progress=False),
+        house, recipe(replay=replay, minibatches=minibatches), tmp_path/name, progress=False).rows()
+        for name, replay in dict(none=None, idle=Idle, nothing=Nothing, joined=Joined, again=Afterwards).items()}
     assert without_time(rows['nothing']) == [row | dict(replayed=0.) for row in without_time(rows['none'])]
     assert ([row['stored'] for row in rows['joined']] == [12, 24, 36, 48]
             and [row['replayed'] > 0 for row in rows['joined']] == [False, True, True, True])
@@ -143,10 +143,10 @@ def test_a_killed_run_goes_on_with_the_same_past(tmp_path):
     for file in checkpoints[-1].iterdir(): file.unlink()
     checkpoints[-1].rmdir()
     resumed = train(tiny_policy(house, progress=False), house, recipe(replay=Joined), tmp_path/'parts', resume=True,
-                    progress=False)
+        progress=False)
     assert without_time(resumed.rows()) == without_time(whole.rows()) and len(resumed.rows()) == 4
-    assert len(Buffer(tmp_path/'parts'/'replay',
-                      write=False)) == len(Buffer(tmp_path/'whole'/'replay', write=False)) == 48
+    assert len(Buffer(tmp_path/'parts'/'replay', write=False)) == len(
+        Buffer(tmp_path/'whole'/'replay', write=False)) == 48
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_an_empty_past(tmp_path):
     def stop(row): raise KeyboardInterrupt
@@ -154,7 +154,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_an_empty_
         train(tiny_policy(house, progress=False), house, recipe(replay=Joined, steps=2), tmp_path/'parts', on_row=stop,
               progress=False)
     resumed = train(tiny_policy(house, progress=False), house, recipe(replay=Joined, steps=2), tmp_path/'parts',
-                    resume=True, progress=False).rows()
+        resume=True, progress=False).rows()
     assert [row['stored'] for row in resumed] == [12, 24] and resumed[0]['replayed'] == 0
 
 def test_a_schedule_of_the_memory_and_arguments_of_each_group(tmp_path):
@@ -168,7 +168,7 @@ def test_a_schedule_of_the_memory_and_arguments_of_each_group(tmp_path):
         def tensors(self): return dict(steps=self.steps)
         def restore(self, tensors): self.steps = tensors['steps']
     run = train(tiny_policy(house, progress=False), house, recipe(memory=Planner, steps=2, curate=None, rollout=told),
-                tmp_path/'run', progress=False)
+        tmp_path/'run', progress=False)
     assert [(row['episodes'], len(run.episodes(i).episodes.group.unique()))
             for i, row in enumerate(run.rows())] == [(4, 2), (9, 3)]
 

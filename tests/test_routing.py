@@ -18,9 +18,8 @@ PRODUCT, ANIMAL = dict(kind='product', parts=[17, 6]), dict(kind='animal', parts
 
 def games(*rows):
     "(outcome, cost, badly formed) of games of two turns."
-    return Batch.from_turns(pd.DataFrame([
-        dict(group=0, episode=e, t=t, reward=won*t, outcome=won, success=won > 0, cost=cost*(1 - t), invalid=bad*t)
-        for e, (won, cost, bad) in enumerate(rows) for t in range(2)]))
+    return Batch.from_turns(pd.DataFrame([dict(group=0, episode=e, t=t, reward=won*t, outcome=won, success=won > 0,
+        cost=cost*(1 - t), invalid=bad*t) for e, (won, cost, bad) in enumerate(rows) for t in range(2)]))
 
 
 def said(env, task, *actions):
@@ -29,7 +28,7 @@ def said(env, task, *actions):
 
 
 @pytest.mark.parametrize('env', [Routing(), Routing(5), Choices(), Choices(modes=True), Choices().for_reader()],
-                         ids=['routing', 'of five', 'choices', 'modes', 'reader'])
+    ids=['routing', 'of five', 'choices', 'modes', 'reader'])
 def test_the_rules_are_kept_and_the_expert_wins(env):
     assert set(check_env(env).values()) == {'ok'}
     for task in env.tasks('test', 30):
@@ -89,7 +88,7 @@ def test_what_is_no_task(task):
 # ---- text or code
 
 @pytest.mark.parametrize('task', [3, {}, dict(kind='product', parts=[1]), dict(kind='product', parts=['a', 2]),
-                                  dict(kind='animal', parts=[1, 2, 3]), dict(kind='largest', parts=[0, 1, 2])])
+    dict(kind='animal', parts=[1, 2, 3]), dict(kind='largest', parts=[0, 1, 2])])
 def test_what_is_no_choice(task):
     with pytest.raises(ValueError, match='a kind of product'): Choices().reset(0, task)
 
@@ -106,14 +105,14 @@ def test_code_costs_and_tells_a_product_but_no_animal():
 
 def test_the_right_way_of_a_kind():
     for task, action, right in ((PRODUCT, 'code 3', 1), (PRODUCT, 'answer 3', 0), (ANIMAL, 'code 3', 0),
-                                (ANIMAL, 'answer 3', 1), (dict(kind='largest', parts=[3, 4, 5]), 'code 3', 1)):
+            (ANIMAL, 'answer 3', 1), (dict(kind='largest', parts=[3, 4, 5]), 'code 3', 1)):
         assert said(Choices(), task, action)[0].info['columns']['right_tool'] == right, (task, action)
 
 
 def test_poact_a_mode_allows_its_actions_and_says_its_line():
     free, = said(Choices(), PRODUCT, 'code 17 * 6')
     held, line, done, wrong = said(Choices(modes=True), PRODUCT, 'code 17 * 6', 'mode code', 'code 17 * 6',
-                                   'answer 102')
+        'answer 102')
     assert not free.info['invalid'] and held.info['invalid'] and held.info.get('cost', 0) == 0
     assert line.observation == 'Now code.' and line.info['legal'] == ['code 17 * 6', 'mode plan', 'mode think']
     assert done.observation == free.observation and wrong.info['invalid'] and not wrong.done
@@ -168,8 +167,9 @@ def test_retool_a_price_makes_calls_worth_less():
     assert called < free == 1 and wrong == 0
 
 
-@pytest.mark.parametrize('name, env', [('router_r1', Routing()), ('retool', Choices()), ('grpo', Choices()),
-                                       ('grpo', Choices(modes=True))], ids=['router_r1', 'retool', 'r1_ci', 'poact'])
+@pytest.mark.parametrize('name, env',
+    [('router_r1', Routing()), ('retool', Choices()), ('grpo', Choices()), ('grpo', Choices(modes=True))],
+    ids=['router_r1', 'retool', 'r1_ci', 'poact'])
 def test_it_plays_and_updates(tmp_path, name, env):
     "From a start on a few demonstrations: an untrained policy says nothing that a world understands."
     policy = tiny_policy(env, steps=100, pool=512, progress=False)

@@ -19,14 +19,14 @@ def build(kind, attention='sdpa', context=256, hidden=32):
     "A tiny model with weights large enough that what it says depends on what it read."
     torch.manual_seed(0)
     size = dict(vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=2*hidden, num_hidden_layers=2,
-                num_attention_heads=4, max_position_embeddings=context)
+        num_attention_heads=4, max_position_embeddings=context)
     if kind == 'gpt2':
         config, make = GPT2Config(vocab_size=VOCABULARY, n_embd=hidden, n_layer=2, n_head=4, n_positions=context,
-                                  bos_token_id=0, eos_token_id=0), GPT2LMHeadModel
+            bos_token_id=0, eos_token_id=0), GPT2LMHeadModel
     elif kind == 'llama': config, make = LlamaConfig(**size, num_key_value_heads=1), LlamaForCausalLM
     else:
         config, make = Qwen3Config(**size, num_key_value_heads=2 if kind == 'qwen3-gqa' else 4,
-                                   head_dim=hidden//4), Qwen3ForCausalLM
+            head_dim=hidden//4), Qwen3ForCausalLM
     config._attn_implementation = attention
     model = make(config).eval()
     with torch.no_grad():
@@ -55,8 +55,8 @@ def play(sampler, rng, rows, turns, each_turn=lambda turn, rows: rows, add=(1, 9
     contexts = [tokens(rng, 1, 12) for _ in range(rows)]
     for turn in range(turns):
         contexts = each_turn(turn, contexts)
-        said = sampler.sample(contexts, **dict(dict(max_tokens=4, seeds=[rng.randrange(2**60) for _ in contexts]),
-                                               **kw))
+        said = sampler.sample(contexts,
+            **dict(dict(max_tokens=4, seeds=[rng.randrange(2**60) for _ in contexts]), **kw))
         yield contexts, said
         contexts = [context + one.ids + tokens(rng, *add) for context, one in zip(contexts, said)]
 
@@ -84,7 +84,7 @@ def test_many_ragged_turns_with_forks_and_departures(kind):
         if turn % 5 == 4: rows = rows + [parked.pop() + [9]]  # comes back
         return rows
     for contexts, said in play(TorchSampler(model, stop={3, 4, 5}), rng, rows=6, turns=14, each_turn=shuffle,
-                               max_tokens=6):
+            max_tokens=6):
         assert_true(model, contexts, said)
 
 @pytest.mark.parametrize('attention', ['sdpa', 'eager'])
@@ -94,11 +94,10 @@ def test_attention_implementations(attention):
         assert_true(model, contexts, said)
     assert model.config._attn_implementation == attention
 
-event = st.fixed_dictionaries(dict(
-    drop=st.sets(st.integers(0, 8), max_size=4), fork=st.lists(st.tuples(st.integers(0, 8), st.floats(0, 1)),
-                                                               max_size=3), fresh=st.integers(0, 2), back=st.booleans(),
-    shuffle=st.booleans(), max_tokens=st.integers(1, 7), temperature=st.sampled_from([0, .7, 1., 2.]),
-    top_p=st.sampled_from([1., .8]), new=st.integers(0, 9)))
+event = st.fixed_dictionaries(dict(drop=st.sets(st.integers(0, 8), max_size=4),
+    fork=st.lists(st.tuples(st.integers(0, 8), st.floats(0, 1)), max_size=3),
+    fresh=st.integers(0, 2), back=st.booleans(), shuffle=st.booleans(), max_tokens=st.integers(1, 7),
+    temperature=st.sampled_from([0, .7, 1., 2.]), top_p=st.sampled_from([1., .8]), new=st.integers(0, 9)))
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(kind=st.sampled_from(sorted(MODELS)), events=st.lists(event, min_size=2, max_size=7), seed=st.integers(0, 2**32),
@@ -106,7 +105,7 @@ event = st.fixed_dictionaries(dict(
 def test_random_episodes(kind, events, seed, budget):
     model, rng, parked = MODELS[kind], random.Random(seed), []
     sampler, rows = (TorchSampler(model, stop={3, 4}, budget=budget, positions=rng.choice([30, 16384])),
-                     [tokens(rng, 1, 20) for _ in range(3)])
+        [tokens(rng, 1, 20) for _ in range(3)])
     for e in events:
         parked += [row for i, row in enumerate(rows) if i in e['drop']]
         rows = [row for i, row in enumerate(rows) if i not in e['drop']]
@@ -118,7 +117,7 @@ def test_random_episodes(kind, events, seed, budget):
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             said = sampler.sample(rows, e['max_tokens'], e['temperature'], e['top_p'],
-                                  seeds=[rng.randrange(2**40) for _ in rows])
+                seeds=[rng.randrange(2**40) for _ in rows])
         assert_true(model, rows, said, e['temperature'])
         for one in said:
             assert (1 <= len(one.ids) <= e['max_tokens'] and (one.finish == 'stop') == (one.ids[-1] in {3, 4})
@@ -133,7 +132,7 @@ def test_every_resize_keeps_what_is_cached(monkeypatch):
     sampler = TorchSampler(model, stop={3})
     before, resizes = None, 0
     for contexts, said in play(sampler, random.Random(5), rows=5, turns=8,
-                               each_turn=lambda turn, rows: rows[turn % 2:] + [rows[0] + [2]]):
+            each_turn=lambda turn, rows: rows[turn % 2:] + [rows[0] + [2]]):
         assert_true(model, contexts, said)
         resizes += (sampler.cache.slots, sampler.cache.capacity) != before
         before = sampler.cache.slots, sampler.cache.capacity
@@ -180,7 +179,7 @@ def plain_pick(logits, draws, temperature, top_p):
         p = p * (p.cumsum(-1) - p < top_p)
     total = p.cumsum(-1)
     ids = order.gather(1,
-                       torch.searchsorted(total, draws[:, None]*total[:, -1:], right=True).clamp_(max=p.shape[1] - 1))
+        torch.searchsorted(total, draws[:, None]*total[:, -1:], right=True).clamp_(max=p.shape[1] - 1))
     return ids[:, 0], logp.gather(1, ids)[:, 0], torch.special.entr(logp.exp()).sum(-1), p.sum(-1).log()
 
 @pytest.mark.parametrize('words', [40, 4096, 5003, 49152])
@@ -217,7 +216,7 @@ def test_the_likeliest_words_of_every_token():
     assert all([top[0] for top in one.top_ids] == one.ids for one in greedy)
     without = TorchSampler(model, stop={3, 4}, likeliest=0).sample(contexts, 9, seeds=1)
     assert [(one.ids, one.logprobs, one.entropies) for one in without] == [(one.ids, one.logprobs, one.entropies)
-                                                                           for one in said]
+        for one in said]
     assert all(one.top_ids is None and one.top_logps is None for one in without)
 
 def test_rows_of_a_real_model_stay_cached(monkeypatch):
@@ -271,7 +270,7 @@ def test_global_random_state_and_model_are_left_alone():
     model.transformer.h[0].eval()
     modes = [module.training for module in model.modules()]
     torch_state, numpy_state, python_state = (torch.random.get_rng_state(), np.random.get_state()[1].copy(),
-                                              random.getstate())
+        random.getstate())
     sampler = TorchSampler(model)
     first, second = sampler.sample([[1, 2]], 5), TorchSampler(model).sample([[1, 2]], 5)
     assert first[0].ids == second[0].ids
@@ -357,7 +356,7 @@ def test_equal_rows_go_on_in_place():
     contexts = [[5]*20]*8
     for turn in range(6):
         contexts = [context + one.ids + [7]
-                    for context, one in zip(contexts, sampler.sample(contexts, 3, temperature=0))]
+            for context, one in zip(contexts, sampler.sample(contexts, 3, temperature=0))]
         if not turn: first = sampler.counts['copied']
     assert sampler.counts['copied'] == first == 7*20
 
@@ -439,7 +438,7 @@ def test_rows_beyond_the_budget_are_sampled_in_parts():
     sampler = TorchSampler(model, budget=40_000)
     with pytest.warns(UserWarning, match='Raise budget'): said = sampler.sample(contexts, 4, seeds=list(range(10)))
     assert [one.ids for one in said] == [one.ids
-                                         for one in TorchSampler(model).sample(contexts, 4, seeds=list(range(10)))]
+        for one in TorchSampler(model).sample(contexts, 4, seeds=list(range(10)))]
     assert sampler.cache.slots * (sampler.cache.capacity + 1) * sampler.cache.token_bytes <= 40_000
 
 def test_two_players_keep_their_rows():
@@ -464,11 +463,10 @@ def changes():
             model(torch.tensor([[1, 2, 3]])).logits.pow(2).mean().backward()
             optimizer.step()
         return change
-    return dict(sgd=step(sgd), adamw=step(adamw()), foreach=step(adamw(foreach=True)), fused=step(adamw(fused=True)),
-                no_foreach=step(adamw(foreach=False)),
-                load=lambda model: model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()}),
-                assign=lambda model: model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()},
-                                                           assign=True))
+    return dict(sgd=step(sgd), adamw=step(adamw()), foreach=step(adamw(foreach=True)),
+        fused=step(adamw(fused=True)), no_foreach=step(adamw(foreach=False)),
+        load=lambda model: model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()}),
+        assign=lambda model: model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()}, assign=True))
 
 @pytest.mark.parametrize('change', changes())
 def test_new_weights_are_noticed(change):
@@ -483,7 +481,7 @@ def test_new_weights_are_noticed(change):
 def test_adapters():
     from peft import LoraConfig, get_peft_model
     model = get_peft_model(build('qwen3-gqa'),
-                           LoraConfig(r=4, target_modules=['q_proj', 'v_proj'], init_lora_weights=False))
+        LoraConfig(r=4, target_modules=['q_proj', 'v_proj'], init_lora_weights=False))
     sampler, rng = TorchSampler(model), random.Random(0)
     for contexts, said in play(sampler, rng, rows=3, turns=3): assert_true(model.eval(), contexts, said)
     contexts = [context + one.ids + [3] for context, one in zip(contexts, said)]
@@ -532,12 +530,12 @@ def test_bad_requests(says, contexts, kw):
 
 def test_models_that_cannot_be_sampled():
     size = dict(vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-                num_key_value_heads=2)
+        num_key_value_heads=2)
     mistral = MistralForCausalLM(MistralConfig(**size, sliding_window=8, max_position_embeddings=64))
     with pytest.raises(ValueError, match='max_context=8 or less'): TorchSampler(mistral)
     assert_true(mistral.eval(), [[1, 2, 3]], TorchSampler(mistral, max_context=8).sample([[1, 2, 3]], 9))
     stretched = LlamaForCausalLM(LlamaConfig(**size, max_position_embeddings=64,
-                                             rope_parameters=dict(rope_type='dynamic', rope_theta=1e4, factor=2.)))
+        rope_parameters=dict(rope_type='dynamic', rope_theta=1e4, factor=2.)))
     with pytest.raises(ValueError, match='max_context=64 or less'): TorchSampler(stretched, max_context=100)
     flash = build('qwen3')
     flash.config._attn_implementation = 'flash_attention_2'

@@ -27,7 +27,7 @@ class Counting(Walk):
 
 def trees_of(env, seeds=(3, 4), **how):
     return Trees(reader(tokenizer=tokenizer), env, list(seeds), sampler=how.pop('sampler', None) or Seeded(),
-                 **dict(max_tokens=3, width=3) | how)
+        **dict(max_tokens=3, width=3) | how)
 
 def story(trees):
     return [[(row['action'], row['visits'], row['parent'], row['q'] if row['visits'] else None) for row in edges(root)]
@@ -57,7 +57,7 @@ def test_visits_and_returns_fit_together(env, choose, visits, gamma, turns, seed
             if not node.visits: continue
             seat, ends = root.game.step.seat, [(way, game) for way, game in played if node in way.path]
             worth = sum((game.sides[seat].outcome - root.game.sides[seat].outcome)*(way.visits if way.over else 1)
-                        for way, game in ends)
+                for way, game in ends)
             assert node.worth == pytest.approx(worth)
 
 @quick

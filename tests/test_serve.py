@@ -208,7 +208,7 @@ def test_settings_of_a_client_are_kept_and_the_recipe_rules(guesser):
         with serving(hub) as url:
             one = hub.open()
             raw = client(url, one).chat.completions.with_raw_response.create(model='any', temperature=0, top_p=.5,
-                                                                            seed=1, max_tokens=2, **ASK)
+                seed=1, max_tokens=2, **ASK)
             assert (raw.headers['x-agentlab-temperature'], raw.headers['x-agentlab-replaced']) == (wanted, replaced)
             turn, = hub.end(one.id).turns
         assert len(turn.ids) <= 2 and turn.columns['temperature'] == 0.
@@ -246,7 +246,7 @@ def test_a_hostile_client_gets_a_reason_and_costs_nobody_anything(guesser):
             raw = body if isinstance(body, bytes) else json.dumps(body).encode()
             with socket.create_connection((host, int(port)), timeout=30) as line:  # no client tidies the path
                 line.sendall(f'POST {path.format(id=one.id)} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n'
-                             f'Content-Length: {len(raw)}\r\n\r\n'.encode())
+                    f'Content-Length: {len(raw)}\r\n\r\n'.encode())
                 try: line.sendall(raw)
                 except (BrokenPipeError, ConnectionResetError): pass  # it does not read a long body to its end
                 answer = line.recv(2000).decode()
@@ -292,7 +292,7 @@ class Recites:
         ids = self.ids[len(contexts[0]) - self.start:][:max_tokens]
         self.drawn += len(ids)
         return [Completion(ids, [float(-i) for i in ids], [.5]*len(ids), 'stop' if ids[-1] in stop else 'length',
-                           top_ids=[[i] for i in ids], top_logps=[[-1.] for _ in ids])]
+            top_ids=[[i] for i in ids], top_logps=[[-1.] for _ in ids])]
 
 @pytest.fixture(scope='module')
 def reader():
@@ -359,7 +359,7 @@ def test_rewards_on_the_way_land_in_their_turns(guesser):
         assert pay(reward=1, turn=0).json() == dict(reward=1.) and pay(reward=-3, turn=0).json() == dict(reward=-2.)
         assert pay(reward=4, turn=answers[2]['id']).json() == dict(reward=4.)
         for body, why in ((dict(reward=1, turn=4), 'the latest is 3'), (dict(reward=True), 'a number'),
-                          (dict(reward=1, turn='x-0'), 'the id of its answer')):
+                (dict(reward=1, turn='x-0'), 'the id of its answer')):
             assert why in pay(**body).json()['error']['message']
         for pays in hub.reward, hub.end:
             with pytest.raises(Refused, match='give a number'): pays(one.id, float('nan'))
@@ -530,8 +530,9 @@ def test_waiting_for_agents_is_bounded_and_a_group_of_one_is_said(guesser):
 def test_the_command_keeps_what_was_said_when_it_is_stopped(tmp_path, sign):
     import httpx
     out, log = tmp_path/'served', tmp_path/'log'
-    server = fork(as_main, ['serve', '--model', 'untrained', '--env', 'guess', '--port', '0', '--out', str(out),
-                            '--max-tokens', '4'], str(tmp_path/'errors'), log=log, folder=tmp_path)
+    server = fork(as_main,
+        ['serve', '--model', 'untrained', '--env', 'guess', '--port', '0', '--out', str(out), '--max-tokens', '4'],
+        str(tmp_path/'errors'), log=log, folder=tmp_path)
     try:
         until = time.monotonic() + 100
         while '\n' not in (log.read_text() if log.exists() else '') and time.monotonic() < until: time.sleep(.02)

@@ -134,13 +134,13 @@ def test_a_task_is_played_as_it_was_drawn():
 GOOD = dict(show='name', of=[], where=['city', 'rome'], different=False, store=1)
 
 @pytest.mark.parametrize('task', [3, {}, GOOD | dict(show='city'), GOOD | dict(store='1'), GOOD | dict(of=['total']),
-                                  GOOD | dict(where=['city', 'paris'])])
+    GOOD | dict(where=['city', 'paris'])])
 def test_what_is_no_question_is_refused(task):
     assert SqlWorld().reset(0, GOOD).observation == 'List every name in rome.'
     with pytest.raises(ValueError, match='no task of SqlWorld'): SqlWorld().reset(0, task)
 
-@pytest.mark.parametrize('how', [dict(levels=()), dict(levels=(0,)), dict(levels=(1, 7)), dict(horizon=1),
-                                 dict(split='all')])
+@pytest.mark.parametrize('how',
+    [dict(levels=()), dict(levels=(0,)), dict(levels=(1, 7)), dict(horizon=1), dict(split='all')])
 def test_bad_settings_are_refused(how):
     with pytest.raises(ValueError): SqlWorld(**how)
 

@@ -36,7 +36,7 @@ def astray(env, generator):
     "Asks for somebody else than whom it was given."
     action = env.expert(generator=Random(0)).split()
     return ' '.join('tailor' if action[0] == 'ask' and word == 'mentor' else 'mentor' if action[0] == 'ask'
-                    and word in ('rival', 'cousin', 'tailor') else word for word in action)
+        and word in ('rival', 'cousin', 'tailor') else word for word in action)
 
 def scores(*pattern):
     "A solver that answers at once, right (1) or wrong (0)."
@@ -51,8 +51,8 @@ def round_of(seeds, players, **how):
 
 def paid(b, **rule):
     reward = search_reward(b, **rule)
-    return b.with_turns(reward=reward).with_episodes(outcome=torch.zeros(len(b), dtype=torch.float64)
-                                                     .index_add(0, b.turns.episode, reward))
+    return b.with_turns(reward=reward).with_episodes(outcome=torch.zeros(len(b), dtype=torch.float64) .index_add(0,
+        b.turns.episode, reward))
 
 def each(b, advantage, role):
     "The advantage of every episode of a role."
@@ -62,17 +62,17 @@ def each(b, advantage, role):
 def test_two_proposals_for_an_answer_by_hand():
     "Roles, groups, s, rewards and the three credits of four proposals for two answers."
     b = paid(round_of([5, 6], dict(proposer=expert, solver=scores([1, 1], [1, 0], [0, 0], [0, 0])), proposals=2,
-                      group_size=2))
+        group_size=2))
     if not (valid := b.episodes.success[of_role(b, 'proposer')]).all():
         pytest.fail(f'the expert met somebody twice: {valid.tolist()}; take other seeds')
     assert b.episodes.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5,
-                                         5] and len(b.episodes.game.unique()) == len(b) == 12
+        5] and len(b.episodes.game.unique()) == len(b) == 12
     assert of_role(b, 'proposer').tolist() == ([True]*2 + [False]*4)*2
     assert (b.episodes.solved[of_role(b, 'proposer')].tolist() == [1, .5, 0, 0]
             and b.episodes.outcome[of_role(b, 'proposer')].tolist() == [0, .5, 1, 1])
     assert b.episodes.outcome[of_role(b, 'solver')].tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
     close = lambda found, wanted: torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted), atol=1e-4,
-                                                             rtol=0)
+        rtol=0)
     close(each(b, ssp(b), 'proposer'), [-1.3055, -.2611, .7833, .7833])  # mean .625, deviation .4787
     close(each(b, ssp(b, per_answer=True), 'proposer'), [-.7071, .7071, 0., 0.])
     # a group of two is a GRPO group in the release, too
@@ -98,10 +98,10 @@ def test_a_refused_question_is_replaced_by_an_earlier_problem_or_a_known_one():
 
 
 @pytest.mark.parametrize('solve, faithful, passes',
-                         [(busy, False, 0), (busy, True, 1), (hop_lookup, True, 0), (hop_lookup, False, 0)])
+    [(busy, False, 0), (busy, True, 1), (hop_lookup, True, 0), (hop_lookup, False, 0)])
 def test_a_misleading_question_passes_only_where_a_failing_verifier_fails_open(solve, faithful, passes):
     b = paid(round_of([1, 2, 3, 4], dict(proposer=astray, solver=scores([1]*20)),
-                      asking=ProposeHop(solve=solve, faithful=faithful)))
+        asking=ProposeHop(solve=solve, faithful=faithful)))
     valid, outcome = b.episodes.success[of_role(b, 'proposer')], b.episodes.outcome[of_role(b, 'proposer')]
     assert bool(valid.any()) == bool(passes)
     assert outcome.tolist() == valid.double().tolist()  # who tells the truth is wrong: s = 0, paid 1
@@ -135,8 +135,8 @@ def paying(b):
 def test_a_run_that_is_stopped_goes_on_with_the_same_pool(players, tmp_path):
     def run(folder, **how):
         recipe = recipes.grpo(**search_fields(groups=3, tries=3, proposals=2, every=3, warmup=1, players=players)
-                              | dict(steps=5, minibatches=1, max_turns=4, max_tokens=6, lr=1e-2, test_tasks=0,
-                                     checkpoint_every=2, reward=paying))
+            | dict(steps=5, minibatches=1, max_turns=4, max_tokens=6, lr=1e-2, test_tasks=0, checkpoint_every=2,
+            reward=paying))
         return train(learner(), ENV, recipe, folder, progress=False, **how)
     whole, calls = run(tmp_path/'whole'), iter([False]*2 + [True])
     run(tmp_path/'parts', should_stop=lambda: next(calls))
@@ -178,9 +178,8 @@ def test_the_proposer_warms_up_alone(tmp_path):
     def weights(folder, bonus):
         policy = learner()
         solver_pay = lambda b: paying(b) + bonus*of_role(b, 'solver')[b.turns.episode]*b.turns.t
-        train(policy, ENV, recipes.grpo(**search_fields(groups=3, tries=3, warmup=1)
-                                        | dict(steps=1, minibatches=1, max_turns=4, max_tokens=6, lr=1e-2, test_tasks=0,
-                                               reward=solver_pay)), folder, progress=False)
+        train(policy, ENV, recipes.grpo(**search_fields(groups=3, tries=3, warmup=1) | dict(steps=1, minibatches=1,
+            max_turns=4, max_tokens=6, lr=1e-2, test_tasks=0, reward=solver_pay)), folder, progress=False)
         return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
     assert torch.equal(weights(tmp_path/'a', 0.), weights(tmp_path/'b', 1.)) and not torch.equal(weights(
         tmp_path/'c', 0.), torch.cat([p.detach().flatten() for p in learner().model.parameters()]))
@@ -192,30 +191,28 @@ def test_a_verifier_that_errs_in_training_does_not_count_in_the_test():
     assert found['valid'] == 0 and math.isnan(found['own']) and math.isnan(found['other']) and 0 <= found['solver'] <= 1
 
 
-@pytest.mark.parametrize('call, said', [
-    (lambda: play_search(learner(), ENV, [1], proposals=0), 'proposals=0'),
+@pytest.mark.parametrize('call, said', [(lambda: play_search(learner(), ENV, [1], proposals=0), 'proposals=0'),
     (lambda: play_search(learner(), ENV, [1], players=dict(teacher=expert)), "'teacher'"),
     (lambda: play_search(learner(), ENV, [1], asking=ProposeHop(distractors=12)), '2 hops among 15 people'),
     (lambda: play_search(learner(), ProposeHop(), [1]), 'needs HopSearch'),
     (lambda: play_search(learner(), ENV, [1, 2], spare=[[None]]), 'ProblemPool'),
     (lambda: play_search(learner(), ENV, [1], group_size=0), 'group_size=0'),
     (lambda: ProblemPool(None, 0, threshold=-.1), 'threshold=-0.1'),
-    (lambda: ProblemPool(None, 0, every=0), 'every=0'),
-    (lambda: list(role_by_role(Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0], t=0))), None,
-                               roles=('judge',))), "'judge'"),
+    (lambda: ProblemPool(None, 0, every=0), 'every=0'), (lambda: list(
+    role_by_role(Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0], t=0))), None, roles=('judge',))), "'judge'"),
     (lambda: search_reward(Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0], t=0)))), 'play_search'),
-    (lambda: SearchRoles(split='dev'), 'dev'),
-])
+    (lambda: SearchRoles(split='dev'), 'dev'),])
 def test_bad_arguments_are_named(call, said):
     with pytest.raises(ValueError, match=said): call()
 
 
-@given(st.lists(st.tuples(st.sampled_from(['proposer', 'solver']), st.integers(0, 2),
-                          st.sampled_from([0., .25, .5, 1.])), min_size=1, max_size=14))
+@given(
+    st.lists(st.tuples(st.sampled_from(['proposer', 'solver']), st.integers(0, 2), st.sampled_from([0., .25, .5, 1.])),
+    min_size=1, max_size=14))
 @settings(max_examples=60, deadline=None)
 def test_the_credit_is_that_of_a_loop(rows):
     b = Batch.from_turns(pd.DataFrame(dict(group=[g for _, g, _ in rows], episode=range(len(rows)), t=0,
-                                           seat=[s for s, *_ in rows], outcome=[x for *_, x in rows])))
+        seat=[s for s, *_ in rows], outcome=[x for *_, x in rows])))
     def wanted(k, faithful):
         seat, group, x = rows[k]
         peers = [y for s, g, y in rows if s == seat and (g == group or (seat == 'proposer' and not faithful))]
@@ -225,5 +222,4 @@ def test_the_credit_is_that_of_a_loop(rows):
         return (x - mean)/(std + 1e-6) if std else 0.
     for faithful in (False, True):
         torch.testing.assert_close(ssp(b, faithful=faithful),
-                                   torch.tensor([wanted(k, faithful) for k in range(len(rows))], dtype=torch.float64),
-                                   atol=1e-9, rtol=1e-9)
+            torch.tensor([wanted(k, faithful) for k in range(len(rows))], dtype=torch.float64), atol=1e-9, rtol=1e-9)

@@ -95,8 +95,8 @@ def test_diseases_can_be_told_apart_and_a_patient_never_lies():
         env.reset(number, task)
         for one in [x for x in symptoms if x != task['told']][:task['budget'] - 1]:
             said = env.step(f'Do you have {one}?').observation
-            assert said.startswith('I do not know.' if one in env.unsure else
-                                   'Yes.' if one in table[task['disease']] else 'No.')
+            assert said.startswith('I do not know.' if one in env.unsure else 'Yes.' if one in table[task['disease']]
+                else 'No.')
         assert task['disease'] in env.possible()
 
 
@@ -138,7 +138,7 @@ def test_recoworld_an_instruction_before_the_end():
     for says in (fewer, shuffled, lambda some, generator: []):
         env, generator = Reco(says=says), Random(0)
         length[says] = sum(ended(env, lambda env: env.demonstrator(0., generator), task=task).reward['player']
-                           for task in env.tasks('test', 60))/60
+            for task in env.tasks('test', 60))/60
     assert length.pop(fewer) > max(length.values()) + .1
 
 

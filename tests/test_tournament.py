@@ -31,7 +31,7 @@ KUHN, RPS = Kuhn(), rock_paper_scissors()
 def learner(game=KUHN, hidden=16, seed=0):
     tokenizer = word_tokenizer(game.vocabulary())
     return Policy(tiny_model(len(tokenizer), 128, hidden=hidden, layers=1, seed=seed), tokenizer,
-                  name=f'learner {seed}')
+        name=f'learner {seed}')
 
 def stranger():
     tokenizer = word_tokenizer(['a', 'b'])
@@ -55,7 +55,7 @@ def missing_for(player, env=KUHN, **how):
 
 
 @pytest.mark.parametrize('player, reason',
-                         [(raises, "KeyError: 'lost'"), (leaves, 'SystemExit: 3'), (mute, 'NoneType')])
+    [(raises, "KeyError: 'lost'"), (leaves, 'SystemExit: 3'), (mute, 'NoneType')])
 def test_a_player_that_fails_leaves_a_hole_with_its_reason(player, reason):
     table, missing = missing_for(player)
     assert missing.reason.str.contains(reason, regex=False).all() and missing.reason.str.contains('bad').all()
@@ -82,19 +82,19 @@ def test_snapshots_that_are_missing_foreign_or_of_another_size(tmp_path):
     Snapshot(learner(hidden=32)).save(tmp_path/'wide')
     (tmp_path/'torn').write_bytes(b'not a file')
     for name, reason in dict(none='there is no snapshot', foreign='another vocabulary', wide='do not fit',
-                             torn='Error').items():
+            torn='Error').items():
         _, missing = missing_for(tmp_path/name, policy=policy)
         assert missing.reason.str.contains(reason).all(), (name, missing.reason.tolist())
     Snapshot(policy, name='older').save(tmp_path/'older')
     assert not len(tournament(SOUND | dict(older=tmp_path/'older'), KUHN, games=2, max_tokens=2,
-                              policy=policy).missing())
+        policy=policy).missing())
 
 
 def test_two_policies_with_different_words_do_not_meet_and_the_others_do():
     game = TicTacToe()
     turned = word_tokenizer(game.vocabulary()[::-1])  # as many tokens, other numbers
     players = dict(one=learner(game), two=learner(game, seed=1), random=random_player,
-                   turned=Policy(tiny_model(len(turned), 128, hidden=16, layers=1), turned))
+        turned=Policy(tiny_model(len(turned), 128, hidden=16, layers=1), turned))
     table = tournament(players, game, games=2, max_tokens=2)
     assert ({frozenset(pair) for pair in zip(table.missing()['first'], table.missing()['second'])}
             == {frozenset(('one', 'turned')), frozenset(('two', 'turned'))})
@@ -137,7 +137,7 @@ def test_an_environment_that_hangs_in_a_process_of_its_own_is_a_hole():
             while move == 'bet': time.sleep(.1)
             return super().play(move)
     table = tournament(dict(bold=always('bet'), timid=always('pass'), calm=always('pass')), Isolated(Hangs(), limit=1.),
-                       games=1, pairs=[('bold', 'timid'), ('calm', 'timid')])
+        games=1, pairs=[('bold', 'timid'), ('calm', 'timid')])
     assert (table.known('calm', 'timid') and len(table.missing()) == 2
             and table.missing().reason.str.contains('EnvTimeout').all())
 
@@ -154,7 +154,7 @@ def test_an_environment_that_cannot_begin_gives_a_table_of_holes():
 def test_a_tournament_that_is_killed_goes_on_and_ends_with_the_same_table(tmp_path):
     policy = learner()
     players = SOUND | dict(policy=policy, old=Snapshot(learner(seed=1), name='old'), honest=lambda env, generator: 'bet'
-                           if env.own(env.mover) == 'K' else 'pass')
+        if env.own(env.mover) == 'K' else 'pass')
     whole = tournament(players, KUHN, games=3, seed=5, max_tokens=2)
     class Killed(BaseException): pass
     def keep(table):
@@ -163,7 +163,7 @@ def test_a_tournament_that_is_killed_goes_on_and_ends_with_the_same_table(tmp_pa
     with pytest.raises(Killed): tournament(players, KUHN, games=3, seed=5, max_tokens=2, on_match=keep)
     half, played = load_tournament(tmp_path/'table.json'), []
     again = tournament(dict(reversed(players.items())), KUHN, games=3, seed=5, max_tokens=2, known=half,
-                       on_match=played.append)
+        on_match=played.append)
     assert len(half.rows) == 8 and len(played) == 6 and again.rows == whole.rows and again.facts == whole.facts
     assert load_tournament(again.save(tmp_path/'all.json')).rows == whole.rows
     assert tournament(players, KUHN, games=3, seed=6, max_tokens=2).rows != whole.rows
@@ -204,7 +204,7 @@ def gain(p): return float((CYCLE[:, list(p.rows)] @ p.shares[0]).max())
 def test_psro_on_a_cycle_becomes_uniform_and_naive_self_play_does_not(begin):
     run = list(psro(population_of([begin]), cell, best, replicator, 3))
     assert set(run[-1].rows) == {0, 1, 2} and torch.allclose(run[-1].shares[0],
-                                                             torch.full((3,), 1/3, dtype=torch.float64), atol=1e-3)
+        torch.full((3,), 1/3, dtype=torch.float64), atol=1e-3)
     assert [gain(p) for p in psro(population_of([begin]), cell, best, naive, 9)] == [1.]*9
     slow = [gain(p) for p in psro(population_of([begin]), cell, best, fictitious, 30)]
     assert .03 < slow[-1] < .15 < slow[8]
@@ -215,7 +215,7 @@ def kuhn_tree(): return game_tree(KUHN)
 
 def grow(tree, meta, size, begin=None):
     return list(psro(begin or population_of([uniform(tree)], [uniform(tree)]), exact_match(tree), exact_answer(tree),
-                     meta, size))
+        meta, size))
 
 
 def test_psro_comes_near_the_equilibrium_of_kuhn(kuhn_tree):
@@ -251,8 +251,8 @@ def test_a_population_that_was_killed_goes_on(kuhn_tree, tmp_path, meta):
     for p in again: save_population(p, tmp_path, write)
     for last in (again[-1], load_population(tmp_path, read)):
         assert torch.equal(last.row, whole[-1].row) and torch.equal(last.column, whole[-1].column)
-        assert all(torch.equal(a, b) for a, b in zip((*last.rows, *last.columns),
-                                                     (*whole[-1].rows, *whole[-1].columns)))
+        assert all(torch.equal(a, b)
+            for a, b in zip((*last.rows, *last.columns), (*whole[-1].rows, *whole[-1].columns)))
     assert all(torch.equal(a, b) for a, b in zip(again[-1].shares, whole[-1].shares))
 
 
@@ -275,9 +275,8 @@ def test_an_oracle_that_learns_finds_paper_and_scissors(tmp_path):
         with torch.no_grad():
             for name, x in begin.weights.items(): policy.model.get_parameter(name).copy_(x)
         recipe = recipes.dr_grpo(name='answer', steps=20, groups=8, group_size=8, minibatches=1, lr=2e-2, max_tokens=2,
-                                 loss_per='token', test_tasks=0, checkpoint_every=50, seed=number,
-                                 rollout=play_players, memory=partial(Drawn, players=others, shares=shares.tolist(),
-                                                                      seats=RPS.seats, groups=8))
+            loss_per='token', test_tasks=0, checkpoint_every=50, seed=number, rollout=play_players,
+            memory=partial(Drawn, players=others, shares=shares.tolist(), seats=RPS.seats, groups=8))
         train(policy, RPS, recipe, tmp_path/f'{number}', progress=False)
         return Snapshot(policy, name=f'answer {number}')
     first = Snapshot(policy, oracle(0, (always('scissors'),), torch.tensor([1.]), 0).weights, 'rock')

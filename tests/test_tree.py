@@ -19,26 +19,20 @@ from later import deferred
 
 WORDS = 50
 SIZES = dict(vocab_size=WORDS, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
-             num_key_value_heads=2, head_dim=8,
-             max_position_embeddings=128, bos_token_id=None, eos_token_id=0, pad_token_id=0)
+    num_key_value_heads=2, head_dim=8, max_position_embeddings=128, bos_token_id=None, eos_token_id=0, pad_token_id=0)
 SLIDING = dict(use_sliding_window=True, sliding_window=4,
-               layer_types=['sliding_attention', 'full_attention', 'sliding_attention'])
-CONFIGS = dict(
-    llama=lambda: transformers.LlamaConfig(**SIZES),
+    layer_types=['sliding_attention', 'full_attention', 'sliding_attention'])
+CONFIGS = dict(llama=lambda: transformers.LlamaConfig(**SIZES),
     llama_all_heads=lambda: transformers.LlamaConfig(**SIZES | dict(num_key_value_heads=4)),
-    qwen2=lambda: transformers.Qwen2Config(**SIZES),
-    qwen2_sliding=lambda: transformers.Qwen2Config(**SIZES, **SLIDING),
-    qwen3=lambda: transformers.Qwen3Config(**SIZES),
-    qwen3_sliding=lambda: transformers.Qwen3Config(**SIZES, **SLIDING),
+    qwen2=lambda: transformers.Qwen2Config(**SIZES), qwen2_sliding=lambda: transformers.Qwen2Config(**SIZES, **SLIDING),
+    qwen3=lambda: transformers.Qwen3Config(**SIZES), qwen3_sliding=lambda: transformers.Qwen3Config(**SIZES, **SLIDING),
     mistral=lambda: transformers.MistralConfig(**SIZES, sliding_window=4),
-    gemma2=lambda: transformers.Gemma2Config(**SIZES, sliding_window=4, layer_types=SLIDING['layer_types'],
-                                             attn_implementation='eager'),
-    gemma3=lambda: transformers.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=SLIDING['layer_types']),
-)
+    gemma2=lambda: transformers.Gemma2Config(**SIZES,
+    sliding_window=4, layer_types=SLIDING['layer_types'], attn_implementation='eager'),
+    gemma3=lambda: transformers.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=SLIDING['layer_types']),)
 FREE = deferred(lambda: Work(0., 0., 0.))  # nothing but tokens costs: the deepest tree
 MAMBA = partial(transformers.Mamba2Config, vocab_size=WORDS, hidden_size=32, num_heads=8, head_dim=8, state_size=8,
-                num_hidden_layers=2, n_groups=1,
-                bos_token_id=None, eos_token_id=0, pad_token_id=0)
+    num_hidden_layers=2, n_groups=1, bos_token_id=None, eos_token_id=0, pad_token_id=0)
 
 
 def a_policy(name: str, seed: int = 0) -> Policy:
@@ -71,7 +65,7 @@ def games(seed: int = 0, groups: int = 2, size: int = 5, guide: int = 9) -> Batc
         for i in range(size):
             said, count = stems[i % 2], 1 + int(torch.randint(0, 3, (1,), generator=g))
             turns = [turn(t, first if t == 0 else said[t][0], said[t][1] if torch.rand(1, generator=g) < .6
-                          else draw(2)) for t in range(count)]
+                else draw(2)) for t in range(count)]
             episodes.append(Episode(turns, group=group))
     return Batch.from_episodes(episodes)
 
@@ -189,16 +183,12 @@ def test_with_an_adapter(name):
     agree(measured(policy, batch, on_the_tree(batch)), measured(policy, batch, parts(batch)))
 
 
-ODD = {
-    'one token before the action': [[([3], [4, 5])], [([3], [4, 6])], [([2], [7])]],
-    'equal rows': [[([1, 2, 3], [4, 5])]]*4,
-    'a row inside another': [[([1, 2, 3], [4])], [([1, 2, 3], [4]), ([5, 6], [7])],
-                             [([1, 2, 3], [4]), ([5, 6], [8]), ([9], [1])]],
-    'nothing in common': [[([1, 2], [3])], [([2, 3], [4, 4])], [([5], [6])]],
-    'a group of one': [[([1, 2, 3], [4, 5])]],
+ODD = {'one token before the action': [[([3], [4, 5])], [([3], [4, 6])], [([2], [7])]],
+    'equal rows': [[([1, 2, 3], [4, 5])]]*4, 'a row inside another': [[([1, 2, 3], [4])],
+    [([1, 2, 3], [4]), ([5, 6], [7])], [([1, 2, 3], [4]), ([5, 6], [8]), ([9], [1])]],
+    'nothing in common': [[([1, 2], [3])], [([2, 3], [4, 4])], [([5], [6])]], 'a group of one': [[([1, 2, 3], [4, 5])]],
     'no action in the shared part': [[(list(range(12)), [20 + i, 3])] for i in range(4)],
-    'the same last token after different ones': [[([1, 2], [3, 9])], [([1, 2], [4, 9])], [([1, 2], [3, 9])]],
-}
+    'the same last token after different ones': [[([1, 2], [3, 9])], [([1, 2], [4, 9])], [([1, 2], [3, 9])]],}
 
 
 @pytest.mark.parametrize('what', ODD)
@@ -302,8 +292,8 @@ def blind_to_windows() -> Policy:
     return policy
 
 
-@pytest.mark.parametrize('make, why', [(recurrent, 'whole'), (forgetful, 'log-probabilities'),
-                                       (without_cache, 'TypeError'), (blind_to_windows, 'whole')])
+@pytest.mark.parametrize('make, why',
+    [(recurrent, 'whole'), (forgetful, 'log-probabilities'), (without_cache, 'TypeError'), (blind_to_windows, 'whole')])
 def test_a_model_that_cannot_is_computed_flat_and_that_is_said_once(make, why):
     policy, batch = make(), games()
     flat = measured(policy, batch, parts(batch))
@@ -365,8 +355,9 @@ def a_tiny_policy() -> Policy:
 
 
 def small(**changes):
-    return recipes.gigpo(**dict(steps=4, groups=3, group_size=4, minibatches=2, max_turns=4, checkpoint_every=1,
-                                test_tasks=0, tree=True) | changes)
+    return recipes.gigpo(
+        **dict(steps=4, groups=3, group_size=4, minibatches=2, max_turns=4, checkpoint_every=1, test_tasks=0, tree=True)
+        | changes)
 
 
 def test_an_update_on_the_tree_has_the_gradient_of_a_flat_one(monkeypatch):
@@ -379,7 +370,7 @@ def test_an_update_on_the_tree_has_the_gradient_of_a_flat_one(monkeypatch):
         advantage = torch.randn(len(advantage), generator=torch.Generator().manual_seed(0))
         sums = backward(training, batch, advantage, action_rows(batch))
         found.append((batch.action('old_logp'), batch.action('ref_logp'),
-                      torch.cat([p.grad.flatten() for p in training.weights.values()]), sums))
+            torch.cat([p.grad.flatten() for p in training.weights.values()]), sums))
     ours, flat = found
     for a, b in zip(ours[:2], flat[:2]): assert (a - b).abs().max() < 1e-4
     assert (ours[2] - flat[2]).norm() < 1e-5*flat[2].norm()

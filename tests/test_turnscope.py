@@ -43,7 +43,7 @@ def test_the_numbers_are_the_estimators_own(run, name):
     batch = Run(run).episodes(1)
     given = THREE[name](batch).double()
     mean = torch.zeros(len(batch.turns), dtype=torch.float64).index_add(0, batch.action_turn,
-                                                                        given)/batch.turn_lengths()
+        given)/batch.turn_lengths()
     for group in scope.played.groups:
         scope.choose_group(group)
         shown = cells(scope.part('grid'))
@@ -51,7 +51,7 @@ def test_the_numbers_are_the_estimators_own(run, name):
         for place, cell in shown.items(): assert cell[2] == signed(float(mean[place]))
         scope.choose_turn(next(iter(shown)))
         assert scope.part('row')['columns']['advantage'] == pytest.approx(given[scope.played.span(scope.turn)].tolist(),
-                                                                          rel=1e-5)
+            rel=1e-5)
 
 def test_the_scale_is_fixed_over_the_group(scope):
     """The largest number of the group has the full colour, wherever one looks; colours are symmetric."""
@@ -77,11 +77,11 @@ def test_a_pinned_estimator_and_the_difference(scope):
         assert line['delta'][0] == signed(float((one - two)[mine].mean()))
     facts = dict(fact[:2] for fact in scope.part('pane')['sides'][0]['facts'])
     assert facts['difference'] == signed(one[scope.turn] - two[scope.turn],
-                                         3) and facts['advantage (mars)'] == signed(two[scope.turn], 3)
+        3) and facts['advantage (mars)'] == signed(two[scope.turn], 3)
     assert set(scope.part('row')['columns']) >= {'advantage', 'pinned'}
     scope.pin('')
     assert not scope.part('grid')['pinned'] and all(cell[4] == cell[6] == ''
-                                                    for cell in cells(scope.part('grid')).values())
+        for cell in cells(scope.part('grid')).values())
 
 def test_estimators_that_cannot_read_the_step_say_why(scope):
     """A missing column, an exception, a result of another length: a reason in the menu, and the old choice stays."""
@@ -107,10 +107,10 @@ def test_missing_columns_are_named_not_invented(scope):
     """Without the trainer's log-probabilities there is no difference, no ratio, no KL, and no list of likely tokens."""
     lacking = {key: missing for key, _, missing in scope.part('menu')['modes']}
     assert lacking == dict(entropy=[], advantage=[], difference=['old_logp'], ratio=['new_logp', 'old_logp'],
-                           kl=['ref_logp'])
+        kl=['ref_logp'])
     row = scope.part('row')
     assert set(row['columns']) == {'entropy', 'sampler_logp',
-                                   'advantage'} and row['likely'] is None and row['stopped'] is None
+        'advantage'} and row['likely'] is None and row['stopped'] is None
     scope.colour('ratio')
     assert scope.mode == 'entropy' and 'not recorded (new_logp, old_logp)' in scope.message
     with pytest.raises(ValueError, match='mode='): scope.colour('temperature')
@@ -122,7 +122,7 @@ def test_every_quantity_where_its_columns_are():
     wave = torch.linspace(-.6, .6, n)
     old = batch.action('sampler_logp') + wave
     batch = batch.with_action(old_logp=old, new_logp=old + wave, ref_logp=old - .3, top1_id=torch.full((n,), 2),
-                              top1_logp=torch.full((n,), -.25), top2_id=torch.full((n,), -1))
+        top1_logp=torch.full((n,), -.25), top2_id=torch.full((n,), -1))
     scope = turnscope(batch, dict(grpo=grpo))
     scope.choose_turn(len(batch.turns) - 1)
     row, at = scope.part('row'), scope.played.span(scope.turn)
@@ -173,8 +173,8 @@ def test_links_of_states_and_of_branches():
     """s goes round all visits of a state; o goes from a copy to the turn that was sampled, and back."""
     line = lambda *turns: [turn(t, [1], [2], state=state, **more) for t, (state, more) in enumerate(turns)]
     batch = Batch.from_episodes([Episode(line(('a', {}), ('b', {}), ('a', {})), outcome=1.),
-                                 Episode(line(('a', dict(origin=(0, 0))), ('c', {}))),
-                                 Episode(line(('a', dict(origin=(0, 0))), ('b', {})), outcome=.5)])
+        Episode(line(('a', dict(origin=(0, 0))), ('c', {}))),
+        Episode(line(('a', dict(origin=(0, 0))), ('b', {})), outcome=.5)])
     scope = turnscope(batch, dict(grpo=grpo))
     grid = cells(scope.part('grid'))
     assert {t: cell[13] for t, cell in grid.items()} == {0: 'a', 1: 'b', 2: 'a', 3: 'a', 4: '', 5: 'a', 6: 'b'}
@@ -240,7 +240,7 @@ def damaged():
     c = Episode([turn(0, [1, 2], [3], reward=1.)], group=1, outcome=1.)
     d = Episode([turn(0, [1, 2], [3], reward=1.)], group=1, outcome=1.)
     batch = Batch.from_episodes([a, b, c, d, Episode([turn(0, [1], [2])], truncated=True, group=2),
-                                 Episode([turn(0, [1], [2], reward=1.)], outcome=1., group=2)])
+        Episode([turn(0, [1], [2], reward=1.)], outcome=1., group=2)])
     old = batch.action('sampler_logp').clone()
     old[1] -= .9
     weight = batch.tokens.weight.clone()
@@ -253,11 +253,11 @@ def test_every_finding_leads_to_its_place():
     batch = damaged()
     scope = turnscope(batch, dict(grpo=grpo), encode=lambda text: {'w3 w4 ': [3, 4], 'w4 ': [4]}.get(text, [8]))
     counted = {f.name: f.found for f in integrity([batch])}
-    assert list(counted) == list(CHECKS) and {name: n for name, _, _, n, *_ in scope.part('banner')['findings']
-                                              if name != RETOKENISED} == counted and all(counted.values())
-    wanted = {'numbers that are not finite': [2], 'cut before any reward': [2, 5], 'groups that all ended alike': [3],
-              'sampler and trainer disagree': [0], "loss on the environment's text": [1],
-              'outcome differs from the rewards': [1], 'environment failures': [2]}
+    assert list(counted) == list(CHECKS) and {name: n for name, _, _, n, *_ in scope.part('banner')['findings'] if name
+        != RETOKENISED} == counted and all(counted.values())
+    wanted = {'numbers that are not finite': [2], 'cut before any reward': [2, 5],
+        'groups that all ended alike': [3], 'sampler and trainer disagree': [0], "loss on the environment's text": [1],
+        'outcome differs from the rewards': [1], 'environment failures': [2]}
     assert {f.name: places.tolist() for f, places in findings(scope.played)} == wanted
     scope.choose_group(0)
     assert dict((f.name, (f.found, f.total, p.tolist())) for f, p in scope.findings)[RETOKENISED] == (1, 3, [1])
@@ -315,7 +315,7 @@ def test_somebody_elses_dump(dump):
     scope = turnscope(open_any(Path(__file__).parent/'foreign'/dump))
     sent(scope)
     assert scope.part('row')['total'] is None and all(missing == ['tokens']
-                                                      for _, _, missing in scope.part('menu')['modes'])
+        for _, _, missing in scope.part('menu')['modes'])
     assert 'success' not in scope.part('grid')['lines'][0]['fate'] and 'succeeded' not in scope.part('grid')['title']
     assert any(text for bubble in scope.part('pane')['sides'][0]['bubbles'] for _, _, shown, _ in bubble['said']
                for _, text in shown)
@@ -440,9 +440,9 @@ def test_pieces_lose_nothing_but_what_they_name():
 
 def test_nothing_but_the_listed_actions_can_be_called(scope):
     """A message is a name from a list with its arguments; everything else becomes a message to read."""
-    for wrong in (None, 3, [], {}, dict(do='load', step=0), dict(do='__class__'), dict(do='static'),
-                  dict(do='move', rows='a'), dict(do='move', sideways=1), dict(do='choose_turn', to='x'),
-                  dict(do='choose_turn', to=-1), dict(do='choose_step', to=99), dict(do='step_near', to='x')):
+    for wrong in (None, 3, [], {}, dict(do='load', step=0), dict(do='__class__'),
+            dict(do='static'), dict(do='move', rows='a'), dict(do='move', sideways=1), dict(do='choose_turn', to='x'),
+            dict(do='choose_turn', to=-1), dict(do='choose_step', to=99), dict(do='step_near', to='x')):
         scope.act(wrong)
         sent(scope)
         assert scope.message and scope.played.step == 3

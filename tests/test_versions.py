@@ -57,7 +57,7 @@ def uv():
         program = shutil.which('uv') or f'{folder}/uv/bin/uv'
         if not shutil.which(program):
             subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--retries', '1', '--target',
-                            f'{folder}/uv', 'uv'], capture_output=True)
+                f'{folder}/uv', 'uv'], capture_output=True)
         if not shutil.which(program): pytest.skip('needs uv, and pip could not fetch it: pip install uv')
         env = os.environ | dict(UV_CACHE_DIR=f'{folder}/cache', UV_NO_CONFIG='1')
         for theirs, of_pip in (('SSL_CERT_FILE', 'PIP_CERT'), ('UV_DEFAULT_INDEX', 'PIP_INDEX_URL')):
@@ -66,12 +66,12 @@ def uv():
                    '--python-version', '{}.{}'.format(*sys.version_info), '--python-platform']
         def resolve(*requirements, system='x86_64-manylinux_2_35'):
             done = subprocess.run([*command, system], input='\n'.join(requirements), env=env, cwd=folder,
-                                  capture_output=True, text=True, timeout=600)
+                capture_output=True, text=True, timeout=600)
             return dict(line.split('==') for line in done.stdout.splitlines() if '==' in line), done.stderr
         versions, said = resolve('packaging')
         if not versions:
             pytest.skip(f'no package index can be reached: '
-                        f'{said.strip().splitlines()[-1].strip() if said.strip() else "uv said nothing"}')
+                f'{said.strip().splitlines()[-1].strip() if said.strip() else "uv said nothing"}')
         yield resolve
 
 
@@ -111,7 +111,7 @@ def test_our_bounds_allow_the_set(uv, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('wanted', [('vllm==0.33.*', 'torch==2.13.*'), ('vllm==0.33.*', 'transformers==5.23.*'),
-                                    ('verl==0.9.1', 'transformers>=5.16')], ids=' '.join)
+    ('verl==0.9.1', 'transformers>=5.16')], ids=' '.join)
 def test_these_do_not_install_together(uv, wanted):
     "Should one of them begin to, the sets above can move on."
     versions, said = uv(*wanted)
@@ -139,7 +139,7 @@ def pins(path: str) -> dict:
 
 def test_what_breaks_often_has_a_bound_above():
     open_above = [name for name, specifier in published().items() if name in MONTHLY
-                  and not any(part.operator == '<' for part in specifier)]
+        and not any(part.operator == '<' for part in specifier)]
     assert not open_above and set(MONTHLY) <= published().keys()
 
 
@@ -178,8 +178,8 @@ BUILT = {'alfworld', 'reasoning-gym'}  # from source
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('system, without', [('windows', {'gpu', 'textworld'} | BUILT),
-                                             ('aarch64-apple-darwin', {'gpu', 'textworld', 'qlora'} | BUILT)])
+@pytest.mark.parametrize('system, without',
+    [('windows', {'gpu', 'textworld'} | BUILT), ('aarch64-apple-darwin', {'gpu', 'textworld', 'qlora'} | BUILT)])
 def test_what_doctor_says_of_other_systems(uv, system, without):
     "Every extra installs there from wheels, but those that doctor names."
     found = {extra for extra in facts()['extras'] if extra not in ('all', 'dev')
@@ -190,6 +190,6 @@ def test_what_doctor_says_of_other_systems(uv, system, without):
 def test_the_set_that_CI_runs_is_the_one_without_vllm():
     "constraints.txt pins it."
     pinned = dict(line.split('==') for line in (ROOT/'constraints.txt').read_text().splitlines() if '==' in line
-                  and not line.startswith('#'))
+        and not line.startswith('#'))
     check(pinned, '', [line for line in NO_VLLM if line.split('==')[0] in pinned])
     assert {'torch', 'transformers', 'trl'} <= pinned.keys() and not {'vllm', 'verl'} & pinned.keys()

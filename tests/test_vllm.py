@@ -170,7 +170,7 @@ def test_nothing_is_left_to_the_generation_config_and_special_tokens_do_not_stop
     policy = learned()
     with vllm_server.Server(BASE.model, max_len=512, defaults=dict(temperature=.1, top_k=1, top_p=.1)) as server:
         said = VLLMSampler(reach(server)).sync(policy).sample(contexts(1)*80, 6, 2., stop={SIZE - 1},
-                                                              seeds=list(range(80)))
+            seeds=list(range(80)))
     assert len({tuple(one.ids) for one in said}) > 15 and any(policy.end_id in one.ids[:-1] for one in said)
 
 def test_entropies_are_exact_where_all_tokens_are_seen_and_a_bound_elsewhere(servers):
@@ -287,7 +287,7 @@ def test_what_cannot_be_sent_is_refused(server):
     for config, said in ((dict(use_dora=True), 'use_dora'), (dict(bias='all'), 'bias'), (dict(r=32), 'max-lora-rank')):
         with pytest.raises(ValueError, match=said):
             VLLMSampler(reach(server)).sync(with_lora(Policy(copy.deepcopy(BASE.model), BASE.tokenizer),
-                                                      **LORA | config))
+                **LORA | config))
     policy = learned()
     next(p for p in policy.model.parameters() if p.requires_grad).data[0, 0] = torch.nan
     with pytest.raises(FloatingPointError, match='diverged'): VLLMSampler(reach(server)).sync(policy)
@@ -391,16 +391,14 @@ def slow(answer):
     time.sleep(.6)
     return answer
 
-FAULTS = dict(
-    overloaded=lambda a: Response('busy', 503), crash=lambda a: Response('', 500), too_many=lambda a: Response('', 429),
-    slow=slow,
-    half=lambda a: Response(json.dumps(a)[:90], media_type='application/json'), other_json=lambda a: [1],
-    nothing=lambda a: a | dict(choices=[]),
+FAULTS = dict(overloaded=lambda a: Response('busy', 503),
+    crash=lambda a: Response('', 500), too_many=lambda a: Response('', 429),
+    slow=slow, half=lambda a: Response(json.dumps(a)[:90], media_type='application/json'),
+    other_json=lambda a: [1], nothing=lambda a: a | dict(choices=[]),
     index=changed(index=1), no_ids=changed(token_ids=None), no_scores=changed(logprobs=None),
     aborted=changed(finish_reason='abort'), prompt=changed(prompt_token_ids=[1]), other_ids=changed(token_ids=[1]*4),
     nan=lambda a: Response(json.dumps(scores(lambda l: l.update(token_logprobs=[float('nan')]*4))(a)),
-                           media_type='application/json'),
-    short=scores(lambda l: l.update(token_logprobs=l['token_logprobs'][:-1])),
+    media_type='application/json'), short=scores(lambda l: l.update(token_logprobs=l['token_logprobs'][:-1])),
     none=scores(lambda l: l.update(token_logprobs=[None]*4)), no_tops=scores(lambda l: l.update(top_logprobs=[{}]*4)))
 
 def test_what_is_no_answer_is_asked_again_with_the_same_seed(server):
@@ -459,7 +457,7 @@ def test_an_update_reaches_the_server_and_one_that_does_not_is_seen(server, tmp_
     assert max(gaps) < 1e-4 and all(row['entropy'] > 0 for row in run.rows())
     sync, first = VLLMSampler.sync, []
     monkeypatch.setattr(VLLMSampler, 'sync', lambda self, policy: first[0] if first
-                        else first.append(sync(self, policy)) or first[0])
+        else first.append(sync(self, policy)) or first[0])
     stale = [row['sampler_gap'] for row in learn(tmp_path/'stale', remote(server)).rows()]
     assert stale[0] < 1e-4 and max(stale[1:]) > 100*max(gaps)
 

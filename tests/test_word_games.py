@@ -46,9 +46,9 @@ def test_information_is_bounded_by_the_answers(answers):
     assert -1e-9 <= information(answers) <= log2(len(set(answers))) + 1e-9
 
 
-@pytest.mark.parametrize('world', [Wordle(), Wordle(100, faithful=True), TwentyQuestions(), TwentyQuestions(16),
-                                   TwentyQuestions(24, 'cities')],
-                         ids=['wordle', 'as_released', 'questions', 'sixteen', 'cities'])
+@pytest.mark.parametrize('world',
+    [Wordle(), Wordle(100, faithful=True), TwentyQuestions(), TwentyQuestions(16), TwentyQuestions(24, 'cities')],
+    ids=['wordle', 'as_released', 'questions', 'sixteen', 'cities'])
 def test_the_environments_keep_the_protocol(world): assert set(check_env(world).values()) == {'ok'}
 
 
@@ -108,8 +108,8 @@ def test_bad_arguments_are_named(wrong, said):
     with pytest.raises(ValueError, match=said): wrong()
 
 
-@pytest.mark.parametrize('said', ['', 'z'*10_000, 'c r a n', '12345', 'crane crane', '\x1b[31m', 'ask', 'guess',
-                                  'ask x'])
+@pytest.mark.parametrize('said',
+    ['', 'z'*10_000, 'c r a n', '12345', 'crane crane', '\x1b[31m', 'ask', 'guess', 'ask x'])
 def test_what_is_no_guess_costs_a_turn(said):
     for world in (Wordle(), TwentyQuestions()):
         world.reset(0)

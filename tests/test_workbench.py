@@ -33,8 +33,8 @@ def trained(tmp_path, recipe, policy, world, **changes):
     return run.rows()[0], run.episodes(0)
 
 
-def shown(world, **how): return warm_start(tiny_policy(world, warm=False), world, **dict(steps=30, episodes=8,
-                                                                                         pool=64, warmup=5) | how)
+def shown(world, **how): return warm_start(tiny_policy(world, warm=False), world,
+    **dict(steps=30, episodes=8, pool=64, warmup=5) | how)
 
 
 def played(env, *actions, task=None):
@@ -158,7 +158,7 @@ def test_verltool_one_api_for_code_search_and_sql():
 def test_verltool_plays_and_updates(tmp_path):
     world = load_env('errands')
     row, batch = trained(tmp_path, recipes.grpo, shown(world), world, rollout_args=dict(workers=12), reward=format,
-                         max_tokens=12)
+        max_tokens=12)
     assert isinstance(world, Toolbox) and row['grad_norm'] > 0 and batch.turns.calls.max() > 0
 
 
@@ -167,9 +167,9 @@ def test_verltool_plays_and_updates(tmp_path):
 def test_aries_actions_change_the_graph():
     env = Thoughts(length=4, slip=0.)
     digits = [3, 1, 2, 0]
-    for actions, seen in {(): '0 open 4.', ('decompose 0',): '1 open 2. 2 open 2.', ('solve 0',): '1 sorted 4.',
-                          ('solve 0', 'refine 1'): '2 sorted 4.', ('solve 0', 'reduce 1'): '',
-                          ('decompose 0', 'solve 1', 'solve 2', 'aggregate 3 4'): '5 sorted 4.'}.items():
+    for actions, seen in {(): '0 open 4.', ('decompose 0',): '1 open 2. 2 open 2.',
+            ('solve 0',): '1 sorted 4.', ('solve 0', 'refine 1'): '2 sorted 4.', ('solve 0', 'reduce 1'): '',
+            ('decompose 0', 'solve 1', 'solve 2', 'aggregate 3 4'): '5 sorted 4.'}.items():
         assert played(env, *actions, task=digits).observation == seen
     assert [some for some, _ in env.nodes.values()] == [[0, 1, 2, 3]]
     assert played(env, 'solve 0', 'answer 1', task=digits).reward == dict(player=1 - .04)
@@ -235,7 +235,7 @@ class Model(Foreseen):
     "Predictions of a policy that was trained on `Next`."
     def predict(self, observation, action):
         said, = self.model.sampler().sample([self.model.chat.first(f'{observation} {action}', None)], seeds=[0],
-                                            max_tokens=24, temperature=0., stop=(self.model.end_id,))
+            max_tokens=24, temperature=0., stop=(self.model.end_id,))
         return self.model.text(said.ids)
 
 

@@ -85,7 +85,7 @@ def test_two_seats_keep_two_memories():
     env = Facts(sessions=2)
     policy = untrained(env)
     games = with_workspace(policy, env, [0], sampler=Script(policy, 'add', 'noop', 'Eva'),
-                           remember=lambda memory, turn, last: (*memory, turn.text))
+        remember=lambda memory, turn, last: (*memory, turn.text))
     assert [[turn.columns['memory'] for turn in e.turns] for e in games] == [[1, 2], [1]]
     assert 'add' in games[0].turns[1].observation and 'noop' not in games[1].turns[0].observation
 
@@ -110,7 +110,7 @@ def test_a_fault_of_one_game_leaves_the_others_and_is_counted(tmp_path):
         if 'Chest a1' in task: raise ValueError('no view of this house')
         return laid_out(task, memory, last)
     made = recipes.grpo(rollout=partial(with_workspace, view=picky), steps=1, groups=6, group_size=2, max_tokens=3,
-                        test_tasks=0)
+        test_tasks=0)
     row, = train(untrained(env), env, made, tmp_path, progress=False).rows()
     assert 0 < row['errors'] < 12 and row['grad_norm'] > 0
 
@@ -158,14 +158,14 @@ def test_iterresearch_retry():
     game, = with_workspace(policy, env, [0], sampler=sampler, **REPORT)
     assert sampler.drawn == 2 and game.turns[0].text == 'red ; wait' and len(set(script.seeds)) == 5
     game, = with_workspace(policy, env, [0], sampler=Retrying(Script(policy, 'wait', 'red ; wait', 'open d1'), good, 0),
-                           **REPORT)
+        **REPORT)
     assert game.turns[0].text == 'wait'
 
 
 def test_iterresearch_discount():
     import pandas as pd
-    rounds = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 0, 0, 1, 1], t=[0, 1, 2, 0, 1],
-                                                outcome=[1.]*3 + [0.]*2)))
+    rounds = Batch.from_turns(
+        pd.DataFrame(dict(group=0, episode=[0, 0, 0, 1, 1], t=[0, 1, 2, 0, 1], outcome=[1.]*3 + [0.]*2)))
     z = eapo(rounds, gamma=.9)
     torch.testing.assert_close(z, torch.tensor([.5367, .7170, .9172, -1.0855, -1.0855]).double(), atol=1e-4, rtol=0)
     assert len(eapo(rounds, gamma=1.)[:3].unique()) == 1
@@ -209,8 +209,8 @@ def test_webagent_r1_faithful_row():
 
 def test_webagent_r1_weights():
     import pandas as pd
-    b = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 0, 1], t=[0, 1, 0], outcome=[1., 1., 0.],
-                                           n_tokens=[2, 4, 3])))
+    b = Batch.from_turns(
+        pd.DataFrame(dict(group=0, episode=[0, 0, 1], t=[0, 1, 0], outcome=[1., 1., 0.], n_tokens=[2, 4, 3])))
     nested = torch.tensor([1/8]*2 + [1/16]*4 + [1/6]*3).double()
     torch.testing.assert_close(loss_weights(b, 'nested'), nested)
     assert recipes.webagent_r1().loss_per == 'nested' and not torch.equal(loss_weights(b, 'turn'), nested)
@@ -222,7 +222,7 @@ def test_webagent_r1_starts():
     moment = Moments(env, remember=stubbed)
     cloned, zero = tiny_policy(moment, steps=30, pool=64, progress=False), untrained(env)
     legal = lambda policy: sum(not turn.invalid for game in webagent(policy, env, range(8), max_tokens=5)
-                               for turn in game.turns)
+        for turn in game.turns)
     assert cloned.tokenizer.get_vocab() == zero.tokenizer.get_vocab() and legal(cloned) > legal(zero)
 
 
@@ -248,7 +248,7 @@ NEWS = dict(facts=[['mentor', 'Ana', 'Eva'], ['mentor', 'Ana', 'Finn']], asked=[
 
 
 @pytest.mark.parametrize('operation, bank, right', [('update 1', {1: 'Finn'}, True), ('noop', {1: 'Eva'}, False),
-                                                    ('add', {1: 'Eva', 2: 'Finn'}, True), ('delete 1', {}, None)])
+    ('add', {1: 'Eva', 2: 'Finn'}, True), ('delete 1', {}, None)])
 def test_memory_r1_operations(operation, bank, right):
     env, step = told(NEWS, 'add', operation)
     assert {i: fact[2] for i, fact in env.bank.items()} == bank and step.done
@@ -331,7 +331,7 @@ def test_era_context_is_the_last_turn():
 def three_turns():
     import pandas as pd
     b = Batch.from_turns(pd.DataFrame(dict(group=0, episode=0, t=[0, 1, 2], reward=[0., 1., 3.], n_tokens=[2, 1, 3],
-                                           milestone=[.5, .5, 1.], invalid=[False, True, False], success=True)))
+        milestone=[.5, .5, 1.], invalid=[False, True, False], success=True)))
     return b.with_action(value=torch.tensor([.5, 9, .2, -.1, 9, 9]))
 
 
@@ -341,7 +341,7 @@ def test_era_whitening():
     torch.testing.assert_close(by[True], torch.tensor([.2713, 1.7576, -.7667]).double(), atol=1e-4, rtol=0)
     torch.testing.assert_close(by[False], torch.tensor([-.1178, 1.0537, -.9359]).double(), atol=1e-4, rtol=0)
     torch.testing.assert_close(era_gae(three_turns())[0][[0, 2, 3]], torch.tensor([3.8629, 3.9393, 3.]).double(),
-                               atol=1e-4, rtol=0)
+        atol=1e-4, rtol=0)
 
 
 def test_era_dense_reward():
@@ -352,8 +352,8 @@ def test_era_dense_reward():
 def test_era_priors():
     plain = Moments(house(), slip=0.)
     priors = [plain, Moments(Noted(house(), after, words=('|',)), remember=last_said, slip=0.),
-              Moments(house(), slip=0., asks=lambda env, said: ('Chest are', 'Key')),
-              Moments(house(), slip=0., asks=lambda env, said: (f'{said.split()[0]} are', said.split()[-1]))]
+        Moments(house(), slip=0., asks=lambda env, said: ('Chest are', 'Key')),
+        Moments(house(), slip=0., asks=lambda env, said: (f'{said.split()[0]} are', said.split()[-1]))]
     shown = [(one.reset(5).observation, one.expert()) for one in priors]
     assert len(set(shown)) == 4 and shown[2][0] == f'{shown[0][0]} Chest are' and shown[1][1].endswith(shown[0][1])
     assert shown[3][1] == shown[0][1].split()[-1]
@@ -382,8 +382,8 @@ def test_mobile_agent_e_mines_successes():
     played = list(games(house(horizon=8), range(30)))
     assert mine_shortcuts(played) == MINED and 1 <= len(MINED) <= 4
     for run, needs in MINED.values():
-        begun = [e for e in played if any(tuple(t.text for t in e.turns[i:i + len(run)]) == run
-                                          for i in range(len(e.turns)))]
+        begun = [e for e in played
+            if any(tuple(t.text for t in e.turns[i:i + len(run)]) == run for i in range(len(e.turns)))]
         assert len(begun) >= 3 and needs
     assert mine_shortcuts([SimpleNamespace(turns=e.turns, success=False) for e in played]) == {}
 
