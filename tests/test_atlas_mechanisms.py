@@ -34,7 +34,6 @@ from small import Paying, small_policy, small_recipe, train_small
 from test_python_recipes import Eager
 from test_recipes_columns import Coin
 
-
 def table(**columns): return Batch.from_turns(pd.DataFrame(dict(group=0, t=0) | columns))
 
 def numbers(*values): return torch.tensor(values, dtype=torch.float64)
@@ -46,9 +45,7 @@ def slope(objective, logp, batch, advantage, **keywords):
     logp = logp.clone().requires_grad_()
     return torch.autograd.grad(objective(logp, batch, advantage, **keywords).sum(), logp)[0]
 
-def moves(rows):
-    assert rows and all(row['skipped'] is None and row['grad_norm'] > 1e-5 for row in rows)
-
+def moves(rows): assert rows and all(row['skipped'] is None and row['grad_norm'] > 1e-5 for row in rows)
 
 # ---- entropy
 
@@ -70,7 +67,6 @@ def test_epo_entropy_phase():
     early, late = (phase_weight(step, 100) for step in (0, 99))
     assert early != late
     differ(banded(phase=early), banded(phase=late))
-
 
 # ---- credit and objective
 
@@ -101,7 +97,6 @@ def test_lite_ppo_token_loss():
 
 @pytest.mark.parametrize('game', [partial(Signals, n=3), Kuhn], ids=['together', 'against'])
 def test_mars_games(tmp_path, game):
-    "A run in which both seats learn; without seats they would be compared with each other."
     game = game()
     recipe = small_recipe(recipes.mars, groups=6, group_size=4, steps=2, minibatches=1, rollout=play_players)
     policy = warm_start(small_policy(game), game, steps=40, episodes=16, pool=64)  # it knows the words
@@ -124,7 +119,6 @@ def test_stop_regressing_heads(kind):
         return critic.head.value(critic.hidden).detach()
     differ(learned(bins=51), learned(bins=1))
 
-
 # ---- rollout
 
 def test_supo_summaries_are_trained():
@@ -141,14 +135,12 @@ def test_turn_control_trains(tmp_path):
     moves(train_small(tmp_path/'run', env=TurnLimit(Paying(horizon=9), 2, 3), steps=2, groups=4, group_size=4).rows())
 
 def test_retool_trains(tmp_path):
-    "GRPO on programs: what the tool said is read, and only what the agent said is learned from."
     env = Eager()
     run = train(small_policy(env), env, small_recipe(recipes.grpo, groups=4, group_size=6, max_tokens=24, steps=2),
         tmp_path/'run', progress=False)
     moves(run.rows())
     b = run.episodes(0)
     assert (b.turns.tool > 0).any() and grpo(b).any() and len(grpo(b)) == len(b.actions) < len(b.tokens)
-
 
 def test_v05_budget():
     "Tasks whose outcomes contradict the prior are played further; where an episode is too dear, nobody is."
@@ -171,11 +163,9 @@ def test_searchgym_hops():
     assert [more_hops(step)['rollout_args']['hops'] for step in (0, 9, 10, 25)] == [1, 1, 2, 3]
     with pytest.raises(TypeError, match='KeyDoor'): play_hops(small_policy(), KeyDoor(), [0])
 
-
 # ---- replay
 
 def test_arpo_gui_selection():
-    "Tasks that are sometimes won are drawn more often, and the numbers that were drawn are played."
     memory = NumberSelection(count=6, n=3)
     equal = memory.chances()
     memory.wins, memory.losses = numbers(0, 0, 0, 3, 6, 6), numbers(6, 6, 6, 3, 0, 0)
@@ -217,7 +207,6 @@ def test_slea_trains(tmp_path):
     context = lambda b: float((b.tokens.turn < 0).sum()/len(b.turns))
     assert context(after) > context(before) + 3
 
-
 # ---- reward
 
 def test_cm2_checklist():
@@ -235,11 +224,9 @@ def test_longcat_hispo_masks():
     assert (tight != 0).tolist() == [True, True, False] and (wide != 0).all()
     assert not slope(recipes.hispo().objective, numbers(-1, -1, -1), gap, numbers(1, 1, 1), token=9., high=9.).any()
 
-
 # ---- prompts
 
 def test_inspo_attribution():
-    "An outcome moves the weight of the instruction under which it was earned, and of no other."
     population = Population([Instruction(), Instruction(dict(legal=True))])
     before = [member.w for member in population.members]
     population.learn(1, 1.)

@@ -10,7 +10,6 @@ from agentlab.credit import dr_mas, seeupo, seeupo_updates
 from agentlab.episodes import Batch
 from agentlab.reward.rankings import single_elimination
 
-
 def knock_out(field, better):
     """Rounds of a knock-out as the authors play them: neighbours meet, and an odd one out stands first in the next
     round."""
@@ -21,7 +20,6 @@ def knock_out(field, better):
         rounds.append(pairs)
         field = waits + [i if better(i, j) else j for i, j in pairs]
     return rounds, field[0]
-
 
 @pytest.mark.parametrize('n', range(2, 18))
 def test_the_odd_one_out_goes_first_into_the_next_round(n):
@@ -37,7 +35,6 @@ def test_the_odd_one_out_goes_first_into_the_next_round(n):
     assert met[n-1:] == [pair for pairs in rounds for pair in pairs] and rewards[winner] == 1
     if n in (5, 7, 9): assert set(met[-1]) == set(seeds[:2])
 
-
 def weight_of_the_first_turn(ratios, **keywords):
     "What turn 0 is multiplied with after the later turns, the last one first, have moved by these ratios."
     n = len(ratios)
@@ -51,7 +48,6 @@ def weight_of_the_first_turn(ratios, **keywords):
         which, advantage = updates.send(now)
     return float((advantage/seeupo(b))[0])
 
-
 @pytest.mark.parametrize('ratios', [(.8, .8, 1.2), (1.2, .8, .8), (1.1, 1.15, .9), (2., .3, 1.), (.95,)])
 def test_the_product_of_ratios_is_clipped_after_every_turn_or_once(ratios):
     clipped = lambda x: min(max(x, .8), 1.2)
@@ -60,7 +56,6 @@ def test_the_product_of_ratios_is_clipped_after_every_turn_or_once(ratios):
     assert weight_of_the_first_turn(ratios, faithful=True) == pytest.approx(released, abs=1e-5)
     assert weight_of_the_first_turn(ratios) == pytest.approx(clipped(once), abs=1e-5)
     if ratios == (.8, .8, 1.2): assert released == pytest.approx(.96) and clipped(once) == .8
-
 
 @pytest.mark.parametrize('scale', ['std', None])
 @pytest.mark.parametrize('seed', range(5))

@@ -67,7 +67,6 @@ def said(episodes):
 
 def forks(episodes): return [e for e in episodes if e.turns and e.turns[0].origin is not None]
 
-
 # ---- origins
 
 @quick
@@ -151,7 +150,6 @@ def test_groups_draw_for_themselves():
         for group in range(8)}
     assert len(patterns) > 1
 
-
 # ---- without forks it is play
 
 never = st.sampled_from([(arpo, dict(threshold=-.01, weight=0.)), (arpo, dict(beam=1)),
@@ -189,7 +187,6 @@ def test_budgets(root, tools, group_size, faithful):
     assert (aepo_budget(root + 1, tools, group_size, faithful=faithful) >= n
             >= aepo_budget(root, tools + 1, group_size, faithful=faithful))
 
-
 # ---- what is read
 
 def strictly_distinct(episodes):
@@ -214,7 +211,6 @@ def test_no_token_is_read_twice(env, rollout, options):
     logp, entropy = policy.logprobs(batch)  # and the trainer, which reads every row whole, agrees
     assert ((logp - batch.action('sampler_logp')).abs().max() < 1e-4
             and (entropy - batch.action('entropy')).abs().max() < 1e-4)
-
 
 # ---- faults and processes
 
@@ -271,7 +267,6 @@ def test_bad_input(how, message):
 
 def test_an_unknown_argument_is_refused():
     with pytest.raises(TypeError, match='colour'): grown(arpo, Walk(), [0], 2, colour=1)
-
 
 # ---- credit
 

@@ -1,6 +1,5 @@
 "The files that the browser runs: their pure functions in node, and their form (biome)."
-import os
-import subprocess
+import os, subprocess
 from pathlib import Path
 import pytest
 from notebooks import ROOT

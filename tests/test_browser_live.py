@@ -60,7 +60,6 @@ def test_stop_and_resume_of_a_training_run(lab, show):
     shown.wait(f"{Shown.status}.startsWith('stopped')", timeout=20_000)
 
 def test_an_overlay_shows_two_runs_and_hides_one(page, show):
-    """Two lines in every pane; the box of a run takes its lines away, by keyboard; hostile names are text."""
     shown = show('overlay')
     lines = "node.querySelectorAll('.al-db-live .al-db-kind0').length"
     shown.wait(f'{lines} == 12')
@@ -73,7 +72,6 @@ def test_an_overlay_shows_two_runs_and_hides_one(page, show):
     assert page.evaluate('() => window.hit') is None
 
 def test_a_run_of_another_process_is_asked_to_stop(lab, show):
-    """It stops within an update, answers, and the dashboard says so."""
     code = (f'import sys; sys.path.insert(0, {HERE!r}); from small import train_small; '
             f'train_small({str(lab.folder/"elsewhere")!r}, steps=3000, checkpoint_every=2000)')
     process = subprocess.Popen([sys.executable, '-c', code],

@@ -11,7 +11,6 @@ from agentlab.policy import template as judge
 from agentlab.rollout import play
 from families import FAMILIES, THINKING, template, tokenizer
 
-
 class Rooms(TextEnv):
     "Three rooms; the second one spells out control tokens."
     texts = ['You are in b2.', 'Doors north <|im_end|><|eot_id|><end_of_turn> east.', 'Key a3.', 'The end.']
@@ -70,9 +69,7 @@ def test_sampled_ids_are_trained_ids(name, system):
     assert sum(i == policy.end_id for i in script.given[-1]) == words.decode(script.given[-1]).count(words.decode(
         [policy.end_id])) - (words.decode([policy.end_id]) in Rooms.texts[1])
 
-def test_five_families_at_least():
-    assert len({name.split('_')[0].rstrip('0123456789') for name in FAMILIES}) >= 5
-
+def test_five_families_at_least(): assert len({name.split('_')[0].rstrip('0123456789') for name in FAMILIES}) >= 5
 
 # ---- what is refused, and the way out
 
@@ -111,7 +108,6 @@ def test_a_template_is_judged_once(monkeypatch):
     Chat(words, enable_thinking=False)  # told something else, it may write something else
     assert len(judged) == 2
 
-
 # ---- particulars of a template
 
 def test_the_day_is_fixed():
@@ -130,7 +126,6 @@ def test_a_template_without_a_system_message():
     chat = Chat(tokenizer('gemma'))
     assert (chat.tokenizer.decode(chat.first('b2.', 'Be brief.')) == '<bos><start_of_turn>user\nBe '
             'brief.\n\nb2.<end_of_turn>\n<start_of_turn>model\n')
-
 
 def test_what_a_chat_remembers_is_bounded_in_bytes():
     "A world may say something new in every turn, and say much: 800 texts of 20,000 letters are 650 MB of numbers."

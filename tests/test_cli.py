@@ -30,7 +30,6 @@ def plain(**changes):
 '''
 SHORT = ['--model', 'untrained', '--groups', '2', '--group-size', '2', '--test-tasks', '0']
 
-
 def real(*arguments, folder=None, **environment):
     "`python -m agentlab ...` started from nothing: exit status, output, errors."
     done = subprocess.run([sys.executable, '-m', 'agentlab', *arguments], cwd=folder or ROOT, capture_output=True,
@@ -68,7 +67,6 @@ def trained(home):
     assert 'run: runs/one' in said and 'next: agentlab report runs/one' in said
     return home/'runs'/'one'
 
-
 # ---- what explains itself
 
 def test_no_command_prints_the_usage(home):
@@ -79,7 +77,6 @@ def test_no_command_prints_the_usage(home):
 
 @pytest.mark.parametrize('command', COMMANDS)
 def test_help(home, command):
-    "Says what the command does and what each option is."
     status, said, errors = agentlab(command, '--help', folder=home, COLUMNS='200')
     assert (status, errors) == (0, '') and said.startswith(f'usage: agentlab {command}')
     options = re.findall(r'^  (--\w+|\w+)( [A-Z_]+)?(.*)$', said, re.M)
@@ -114,7 +111,6 @@ def test_doctor(home):
                  r'  device   (cpu|cuda)'):
         assert re.search(line, said), line
 
-
 # ---- what is refused
 
 @pytest.mark.parametrize('arguments, words',
@@ -136,7 +132,6 @@ def test_one_line_says_what_is_wrong(home, arguments, words):
     refused(agentlab(*arguments, folder=home), f'agentlab {arguments[0]}: ', *words)
 
 def test_where_it_was_raised(home):
-    "For who debugs: AGENTLAB_DEBUG=1 shows the traceback."
     status, _, errors = agentlab('train', '--recipe', 'gigpoo', folder=home, AGENTLAB_DEBUG='1')
     assert status == 1 and 'Traceback' in errors
 
@@ -146,7 +141,6 @@ def test_a_fault_in_the_users_module_is_not_hidden(home):
     (home/'wrong.py').write_text('1/0\n')
     status, _, errors = agentlab('train', '--env', 'wrong:World', folder=home)
     assert status and 'ZeroDivisionError' in errors or 'division by zero' in errors
-
 
 # ---- a run from beginning to end
 
@@ -207,7 +201,6 @@ def test_play_may_run_ahead(home):
         0., 1., 1.]
 
 def test_stop_leaves_a_request(trained, home):
-    "A run is asked through its folder; what is no run is refused."
     assert agentlab('stop', 'runs/one', folder=home)[0] == 0 and (trained/'stop').exists()
     (trained/'stop').unlink()
     refused(agentlab('stop', 'nowhere', folder=home), 'agentlab stop: ', 'nowhere')
@@ -265,7 +258,6 @@ def test_what_nobody_foresaw_is_one_line_and_a_file(home, monkeypatch):
     with pytest.raises(KeyError): cli.main(['envs', '--debug'])
 
 def test_lora_and_back(home):
-    "A run with an adapter can be watched like any other."
     pytest.importorskip('peft')
     status, _, errors = agentlab('train', '--env', 'world:World', '--recipe', 'world:plain', '--steps', '1', '--out',
         'runs/lora', '--lora', '2', *SHORT, folder=home)
@@ -274,12 +266,10 @@ def test_lora_and_back(home):
     assert status == 0, errors
 
 def test_a_report_of_a_run_without_updates(home):
-    "A run that ended before its first row."
     agentlab('train', '--env', 'world:Broken', '--recipe', 'world:plain', '--steps', '1', '--out', 'runs/none', *SHORT,
              folder=home)
     status, said, errors = agentlab('report', 'runs/none', folder=home)
     assert 'Traceback' not in errors and (status == 0 or errors.startswith('agentlab report: '))
-
 
 # ---- caches
 
@@ -297,7 +287,6 @@ def test_clean(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes(home):
-    "The command under torchrun: one run folder, as with one process."
     command = ['train', '--env', 'world:World', '--recipe', 'world:plain', '--steps', '2', *SHORT]
     torchrun = subprocess.Popen([sys.executable, '-m', 'torch.distributed.run',
         '--standalone', '--nproc_per_node', '2', '-m', 'agentlab', *command, '--out', 'runs/two'],

@@ -18,20 +18,16 @@ from small import small_policy, small_recipe
 
 TOOLS = Path(__file__).resolve().parent.parent/'tools'
 
-
 def guess(): return GuessNumber(high=8, horizon=1)
-
 
 def claim_file(monkeypatch, name):
     "A file of tools/claims, as `python tools/claims.py` loads it."
     for folder in (TOOLS, TOOLS/'claims'): monkeypatch.syspath_prepend(str(folder))
     return __import__(name)
 
-
 @pytest.mark.parametrize('make', [guess, partial(BugRepair, horizon=1)])
 def test_it_keeps_the_rules_of_an_environment(make):
     assert not [rule for rule, said in check_env(Observed(make())).items() if said != 'ok']
-
 
 def test_both_answer_the_same_query_and_each_is_paid_for_its_own():
     world, task = Observed(guess()), dict(low=3, high=6, secret=5)
@@ -46,7 +42,6 @@ def test_both_answer_the_same_query_and_each_is_paid_for_its_own():
     assert end.reward == dict(observer=0.) and end.info['success'] == dict(pioneer=True, observer=False)
     with pytest.raises(EnvError, match='over'): world.step('guess 4')
 
-
 def test_what_the_observer_reads_is_what_the_pioneer_said_braces_and_all():
     world = Observed(guess())
     world.reset(0)
@@ -56,7 +51,6 @@ def test_what_the_observer_reads_is_what_the_pioneer_said_braces_and_all():
     query = blind.reset(0).observation
     assert blind.step('guess 4').observation == f'{query} Again .' == blind.clone().reset(0).observation + ' Again .'
 
-
 @pytest.mark.parametrize('make, says', [
     (lambda: Observed(Signals()), 'use it as it is'), (lambda: Observed(guess(), '{answer}'), 'the same query'),
     (lambda: Exchange(RoleWeights(small_policy(), KeyDoor.seats), 0), 'a society of one'),
@@ -64,19 +58,16 @@ def test_what_the_observer_reads_is_what_the_pioneer_said_braces_and_all():
 def test_what_is_no_society_is_refused(make, says):
     with pytest.raises(ValueError, match=says): make()
 
-
 def test_a_world_of_several_actions_is_refused_when_it_asks_for_the_second():
     world = Observed(KeyDoor())
     with pytest.raises(EnvError, match='one action does not end an episode'):
         step = world.reset(0)
         world.step(step.info['legal'][0])
 
-
 def played(policy=None, **how):
     world = Observed(guess())
     policy = policy or small_policy(world)
     return policy, Batch.from_episodes(play_players(policy, world, range(3), 4, max_tokens=3, **how))
-
 
 def test_a_turn_pays_for_its_own_ratio():
     "Hand check: reward 1, ratio .5 + .25, price .2: .85; nothing at price 0."
@@ -89,7 +80,6 @@ def test_a_turn_pays_for_its_own_ratio():
     torch.testing.assert_close(seen, torch.full_like(seen, .85), atol=1e-5, rtol=0)
     assert priced(b, lambda batch: batch.turns.reward, 0.).equal(b.turns.reward)
     assert priced(b, lambda batch: batch.episodes.outcome, .2).lt(1).all()
-
 
 def test_two_learners_train_and_trade_places(tmp_path):
     "The loop of the claim: both move, the sum is paid, and after two updates the other one is the pioneer."
@@ -108,7 +98,6 @@ def test_two_learners_train_and_trade_places(tmp_path):
              for role, one in policy.of.items()}
     assert min(moved.values()) > 1
     assert len(run.episodes(0).episodes.seat.unique()) == 2
-
 
 def test_several_games_are_one_environment(monkeypatch):
     "Of the claim on MARS: a task names its game, the seats are those of all, one game alone is refused."

@@ -25,15 +25,11 @@ def go_on(run):
     return train_small(run.folder, steps=STEPS + 1, checkpoint_every=2, test_every=2, test_tasks=1, resume=True)
 
 def change(path, at):
-    "Another byte at a place."
     data = bytearray(path.read_bytes())
     data[at] ^= 1 << at % 8
     path.write_bytes(data)
 
-def place(path, line, column=4):
-    "Where a line begins in its file, and some."
-    return sum(map(len, path.read_bytes().splitlines(keepends=True)[:line])) + column
-
+def place(path, line, column=4): return sum(map(len, path.read_bytes().splitlines(keepends=True)[:line])) + column
 
 # ---- the row log
 
@@ -89,7 +85,6 @@ def test_half_a_line_is_no_damage(run, whole):
         assert len(go_on(run).rows()) == STEPS + 1
 
 def test_rows_of_an_older_run_have_no_checksum(run, whole):
-    "They are read, and the run goes on; the new rows have one."
     for name in ('metrics.jsonl', 'tests.jsonl'):
         (run.folder/name).write_text(''.join(json.dumps(row) + '\n' for row in runs._rows(run.folder/name)))
     assert run.rows() == whole.rows() and run.tests() == whole.tests()
@@ -101,7 +96,6 @@ def test_the_dashboard_leaves_a_damaged_line_out(run):
     change(run.folder/'metrics.jsonl', place(run.folder/'metrics.jsonl', 1, 9))
     tail = Tail(run.folder/'metrics.jsonl')
     assert [row['step'] for row in tail.read()] == [0, 2, 3, 4] and tail.damaged == 1
-
 
 # ---- episodes
 
@@ -155,7 +149,6 @@ def test_where_all_are_damaged_it_says_so(run):
     for look in (TurnScope, EntropyLab, lambda run: open_run(run.folder)):
         with pytest.raises(ValueError, match='step_00000. cannot be read|step_00000..parquet'): look(run)
     assert 'were left out' in report(run.folder).read_text()
-
 
 # ---- a hundred damages
 

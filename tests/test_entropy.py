@@ -1,8 +1,6 @@
 """Measures against loops, shapes and memories under permutation and resume, losses under micro-batching and by
 finite differences."""
-import math
-import subprocess
-import sys
+import math, subprocess, sys
 from functools import partial
 
 import pytest
@@ -31,7 +29,6 @@ solid = st.lists(st.lists(st.lists(st.floats(0, 4, width=32), min_size=1, max_si
     min_size=1, max_size=6)
 nan = math.nan
 
-
 def same_numbers(found, wanted, eps=1e-6):
     found, wanted = (torch.as_tensor(x, dtype=torch.float64) for x in (found, wanted))
     torch.testing.assert_close(found, wanted, rtol=eps, atol=eps, equal_nan=True)
@@ -58,7 +55,6 @@ def per_token(episodes, order, values):
     "Cut values of the tokens into one list for each episode, under the episode's own number."
     sizes = [sum(map(len, episodes[i])) for i in order]
     return dict(zip(order, torch.as_tensor(values).split(sizes))) if sizes else {}
-
 
 # ---- measures
 
@@ -87,7 +83,6 @@ def test_measures_against_a_loop(episodes, first):
     same_numbers(perplexity(batch), [math.exp(-mean(x.tolist())) if len(x) else nan
         for x in batch.action('sampler_logp').split(batch.turn_lengths().tolist())] if len(batch.turns) else [])
 
-
 @given(seed=st.integers(0, 999), width=st.floats(.1, 8), k=st.integers(1, 20))
 @quick
 def test_bounds_of_the_top_k_hold_and_tighten(seed, width, k):
@@ -102,7 +97,6 @@ def test_bounds_of_the_top_k_hold_and_tighten(seed, width, k):
         assert (more.low >= found.low-1e-6).all() and (more.high <= found.high+1e-6).all()
     shuffled = logps.topk(k).values[:, torch.randperm(k, generator=torch.Generator().manual_seed(seed))]
     for one, two in zip(found, top_k_entropy(shuffled, 20)): same_numbers(one, two, 1e-9)
-
 
 @given(seed=st.integers(0, 999), n=st.integers(1, 30), keys=st.integers(1, 5))
 @quick
@@ -119,7 +113,6 @@ def test_covariance_against_a_loop_and_under_other_keys(seed, n, keys):
     same_numbers(covariance(logp, advantage, 10**12 - 7*by, counts), wanted, 1e-5)
     same_numbers(covariance(logp + 5, 3*advantage - 2, by, counts), [3*x for x in wanted], 1e-4)
 
-
 def test_covariance_predicts_the_change_of_entropy():
     "Of a natural step, to first order: the error falls fourfold when the step is halved, for 20 policies."
     for seed in range(20):
@@ -135,7 +128,6 @@ def test_covariance_predicts_the_change_of_entropy():
 def covariance_exact(logits, advantage):
     p, logp = logits.softmax(0), logits.log_softmax(0)
     return (logp-(p*logp).sum())*(advantage-(p*advantage).sum())
-
 
 # ---- shapes
 
@@ -156,7 +148,6 @@ def test_shapes_do_not_depend_on_the_order_of_episodes(episodes, data, seed):
             for o, b, a in ((list(range(len(episodes))), plain, advantage), (order, moved, carried)))
         for i in order: same_numbers(one[i], two[i])
 
-
 @given(episodes=plays, seed=st.integers(0, 99))
 @quick
 def test_shapes_keep_type_length_and_input(episodes, seed):
@@ -168,7 +159,6 @@ def test_shapes_keep_type_length_and_input(episodes, seed):
         assert found.dtype == advantage.dtype and len(found) == len(advantage) and found.isfinite().all()
         assert torch.equal(advantage, before)
         assert not ((found*advantage) < 0).any()  # no shape turns praise into blame
-
 
 @given(episodes=solid, share=st.sampled_from([.05, .2, .3, .5, .9, 1.]), seed=st.integers(0, 99))
 @quick
@@ -190,7 +180,6 @@ def test_high_entropy_tokens_and_steps_against_torch(episodes, share, seed):
     assert all(taken == (x > last) for taken, x in chosen
                if abs(x - last) > 1e-12) and any(taken for taken, x in chosen if abs(x - last) <= 1e-12)
 
-
 @given(episodes=solid, seed=st.integers(0, 99), c=st.floats(0, 3))
 @quick
 def test_aepo_against_the_formula(episodes, seed, c):
@@ -204,7 +193,6 @@ def test_aepo_against_the_formula(episodes, seed, c):
         same_numbers(aepo_advantage(batch, -torch.ones(len(counts)).double(), c, faithful=True), -(1+c*z))
     else: assert aepo_advantage(batch, torch.ones(len(counts)), c, faithful=True)[counts].isnan().all()
 
-
 @given(entropy=st.floats(0, 4), history=st.one_of(st.just(nan), st.floats(0, 4)), alpha=st.floats(.1, 5),
        low=st.floats(0, 1), high=st.floats(1, 3))
 @quick
@@ -216,7 +204,6 @@ def test_penalty_against_the_formula(entropy, history, alpha, low, high):
         return
     assert found[0] == pytest.approx(alpha*max(low*history-entropy, entropy-high*history, 0), abs=1e-9)
     assert found[1] == (0 if low*history < entropy < high*history else alpha)
-
 
 @given(outcomes=st.lists(st.lists(st.sampled_from([0., .5, 1., nan]), min_size=2, max_size=5), min_size=1, max_size=3),
        seen=st.integers(0, 9), m=st.floats(0, 1), s=st.floats(0, 1))
@@ -245,7 +232,6 @@ def test_dcpo_against_the_formulas(outcomes, seen, m, s):
     same_numbers(found[::2].abs(), [abs(x) for x in wanted], 1e-7)  # a tie of magnitudes may have either sign
     assert torch.equal(found[::2], found[1::2])
 
-
 # ---- memories
 
 @given(steps=st.lists(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0., .5, 1.])), min_size=1, max_size=5),
@@ -272,7 +258,6 @@ def test_outcome_history_against_a_dictionary_and_resumed(steps, cut):
                 *torch.tensor([k, m, s, mine.mean(), mine.std() if len(mine) > 1 else 0.], dtype=torch.float64))))
         for one in filter(None, (memory, resumed)): assert one.learn({}) == dict(tasks_seen=len(known))
 
-
 @given(steps=st.lists(plays, min_size=1, max_size=5), cut=st.integers(0, 5), faithful=st.booleans())
 @quick
 def test_entropy_history_against_lists_and_resumed(steps, cut, faithful):
@@ -296,7 +281,6 @@ def test_entropy_history_against_lists_and_resumed(steps, cut, faithful):
             assert [x is None for x in row] == [x != x for x in wanted]
             same_numbers([x for x in row if x is not None], [x for x in wanted if x == x])
 
-
 @pytest.mark.parametrize('rule', [additive, log_gradient, partial(additive, step=.5), partial(log_gradient, rate=50.)],
     ids=['additive', 'log gradient', 'additive, large steps', 'log gradient, large steps'])
 def test_coefficient_moves_towards_the_target_inside_its_bounds_and_resumes(rule):
@@ -313,7 +297,6 @@ def test_coefficient_moves_towards_the_target_inside_its_bounds_and_resumes(rule
         back.restore(memory.tensors())
         assert back.coefficient == memory.coefficient
 
-
 def test_phase_weight_is_the_released_curve():
     assert [round(phase_weight(e), 5) for e in (0, 75, 76, 150, 999)] == [1, .82707, .76863, .03983, .03983]
     values = [phase_weight(e) for e in range(151)]
@@ -321,7 +304,6 @@ def test_phase_weight_is_the_released_curve():
         for e in range(5))
     # every run begins with the whole penalty, one of a single update too
     assert [phase_weight(0, k) for k in (0, 1, 2, 3, 150)] == [1]*5
-
 
 # ---- losses
 
@@ -361,7 +343,6 @@ def test_losses_are_the_same_under_every_micro_batching(episodes, seed, per, nam
     assert total == pytest.approx(whole.item(), abs=1e-9)
     for slope, grad in zip(slopes, (x.grad, h.grad)): same_numbers(slope, grad, 1e-9)
 
-
 @pytest.mark.parametrize('name', LOSSES)
 @pytest.mark.parametrize('seed', range(5))
 def test_gradients_by_finite_differences(name, seed):
@@ -374,7 +355,6 @@ def test_gradients_by_finite_differences(name, seed):
         (loss(logp+step, batch, advantage, entropy) - loss(logp-step, batch, advantage, entropy))/(2*step), 1e-5)
     same_numbers(in_entropy,
         (loss(logp, batch, advantage, entropy+step) - loss(logp, batch, advantage, entropy-step))/(2*step), 1e-5)
-
 
 @given(episodes=solid, seed=st.integers(0, 99), smooth=st.floats(0, 3), alpha=st.floats(0, 5))
 @quick
@@ -393,7 +373,6 @@ def test_epo_is_the_clip_minus_bonus_and_penalty_and_its_released_penalty_has_no
     early = epo(logp, batch, advantage, entropy, .1, smooth, alpha, faithful=True) # behind the gate there is no penalty
     same_numbers(early, entropy_bonus(logp, batch, advantage, entropy, coefficient=.1, dual=3.), 1e-12)
 
-
 # ---- detectors
 
 curves = st.lists(st.one_of(st.none(), st.floats(0, 3)), max_size=40)
@@ -401,7 +380,6 @@ curves = st.lists(st.one_of(st.none(), st.floats(0, 3)), max_size=40)
 @given(entropy=curves, seed=st.integers(0, 99))
 @quick
 def test_detectors_look_back_only(entropy, seed):
-    "What was found in a prefix of a run is found in the whole run, at the same step."
     g = torch.Generator().manual_seed(seed)
     rows = [dict(step=i, entropy=x, success=float(torch.rand(1, generator=g)), dead_groups=float(
         torch.rand(1, generator=g)), entropy_by_turn=(2*torch.rand(3, generator=g)).tolist() if x is not None else None)
@@ -412,7 +390,6 @@ def test_detectors_look_back_only(entropy, seed):
             part = detector(rows[:n])
             assert part == whole if whole and whole[0].step < n else part == []
     assert [f.step for f in detect(rows)] == sorted(f.step for f in detect(rows))
-
 
 @given(episodes=plays, n=st.integers(1, 4))
 @quick
@@ -426,7 +403,6 @@ def test_repetition_against_a_loop(episodes, n):
     # the state has period 2, the action is constant
     same_numbers(repeated_actions(batch), [mean([float(t >= 2) for t in range(len(turns))]) for turns in episodes])
 
-
 @given(episodes=solid)
 @quick
 def test_row_of_a_batch_agrees_with_the_trainer(episodes):
@@ -434,7 +410,6 @@ def test_row_of_a_batch_agrees_with_the_trainer(episodes):
     batch = batch_of(episodes)
     mine, theirs = row_of(batch), measure_play(batch, batch)
     for name in ('success', 'entropy', 'dead_groups', 'entropy_by_turn'): same_numbers(mine[name], theirs[name])
-
 
 FIELDS = dict(epo=dict(objective=epo, memory=EntropyHistory, schedule=partial(epo_schedule, bonus=.1)),
     released=dict(objective=partial(epo, faithful=True), memory=partial(EntropyHistory, faithful=True)),
@@ -454,7 +429,6 @@ def test_in_a_run_killed_and_resumed(tmp_path, name):
     if name == 'coefficient':
         assert [row['entropy_coef'] for row in whole.rows()] == sorted({row['entropy_coef'] for row in whole.rows()})
     if name == 'epo': assert len(whole.rows()[-1]['entropy_history']) > 1
-
 
 def test_entropy_needs_torch_alone():
     code = ("import sys; import agentlab.entropy.measures, agentlab.entropy.detectors, agentlab.entropy.shaping, "

@@ -26,7 +26,6 @@ def moved(seed=0, skill=.5, far=.4, **more):
     return (batch, (batch.action('old_logp') + far*torch.randn(n, generator=g).double()).clamp(max=-1e-3),
             torch.randn(n, generator=g).double()*(torch.rand(n, generator=g) > .2))
 
-
 # ---- derivatives
 
 CONTROLLERS = ['clip (PPO)', 'clip-higher (DAPO)', 'dual clip', 'clip with a slope (AEPO)',
@@ -85,8 +84,6 @@ def test_ppo_by_hand():
     assert effects(dict(clip=o.clip), present(batch, logp), sign)['clip'].kind == ['silent', 'kept']*(n//2)
 
 def test_weight_nan_and_the_unapplicable():
-    """A token outside the loss and one that is not a number are unknown; a controller without its column says so and
-    the others go on; no tokens are no error."""
     batch, logp, advantage = moved()
     n = len(batch.actions)
     weight = torch.ones(n)
@@ -103,7 +100,6 @@ def test_weight_nan_and_the_unapplicable():
     assert 'No entropy' in entropy_lab_html(nothing) or 'hold' in entropy_lab_html(nothing)
 
 def test_a_token_without_advantage_can_be_pushed_by_a_penalty():
-    "added: the plain gradient is 0, the controller's is not."
     batch, logp, _ = moved(groups=1, size=2, turns=2)
     both = lambda logp, batch, a, e=None: o.clip(logp, batch, a) + .1*(logp - batch.action('old_logp')).square()
     assert set(effects(dict(pen=both), present(batch, logp), torch.zeros(len(logp)))['pen'].kind) == {'added'}
@@ -128,7 +124,6 @@ def test_what_is_missing_is_said():
         def logprobs(self, batch): return batch.action('now'), batch.action('entropy')*2
     assert torch.allclose(present(here, Policy()).entropy, here.action('entropy').double()*2)
 
-
 # ---- regions
 
 @given(st.floats(.01, .7), st.floats(.01, 2.), st.floats(-3, -.1))
@@ -150,7 +145,6 @@ def test_regions_agree_with_the_tokens_in_them():
             if a: assert (kind == 'silent') == any(x < r < y for x, y in zone.lines[math.copysign(1, a)]), (name, r, a)
 
 def test_a_region_that_depends_on_others_is_not_drawn():
-    "The random few of Clip-Cov are no region; an objective that cannot be asked says why; a gate has none."
     assert 'depends on the other tokens' in region(controllers()['Clip-Cov, 5 %']).problem
     assert 'nothing' in region(lambda logp, b, a, e=None: logp*b.action('nothing')).problem
     assert (region(o.sapo).lines == {-1.: [], 1.: []}
@@ -175,7 +169,6 @@ def test_bounds_go_to_those_that_have_them():
     assert region(bounded(shaped(entropy.aepo_advantage), dict(high=.5))).lines[1.] == [
         pytest.approx((1.5, 4.), rel=1e-5)]
 
-
 # ---- words
 
 def said(*pairs):
@@ -194,11 +187,9 @@ def test_words_die_in_two_ways():
     assert died(early, early) == [] and died(late, early, opened=5.) == [] and 'e' not in words(early)
     assert texts(Batch.from_episodes([Episode([Turn(t=0, ids=[7], logps=[-1.], entropies=[.1])])])) == ['#7']
 
-
 # ---- the lab
 
 def test_a_run_folder_and_what_is_changed_in_it(tmp_path):
-    "The numbers come from the Parquet files and the row log: another file, another picture."
     folder = write_run(tmp_path/'run')
     lab = entropy_lab(folder)
     assert (lab.steps == [0, 1, 2, 3] and (lab.step, lab.later, lab.turn) == (0, 3, None) and lab.estimator == 'gigpo'
@@ -215,8 +206,6 @@ def test_a_run_folder_and_what_is_changed_in_it(tmp_path):
     with pytest.raises(FileNotFoundError, match='is no run folder'): entropy_lab(tmp_path)
 
 def test_batches_without_a_run():
-    """A batch, a list, a dictionary; the advantages are GRPO's unless a credit is given, and an estimator that lacks
-    a column is replaced with a note."""
     assert (entropy_lab(played(0, .5)).steps == [0] and entropy_lab([played(0, .5), played(1, .9)]).steps == [0, 1]
             and entropy_lab({7: played(0, .5)}).step == 7)
     lab = entropy_lab(played(0, .5), credit=lambda batch: torch.ones(len(batch.actions)))
@@ -226,7 +215,6 @@ def test_batches_without_a_run():
     assert 'cannot read these episodes' in stood.notes[0] and len(stood.advantage) == len(stood.now.batch.actions)
 
 def test_own_controllers_and_a_pretended_move():
-    "Yours stand beside ours; a pretended move says that it is one."
     lab = entropy_lab(played(1, .5), controllers={'mine': lambda logp, batch, a, e=None: -.5*a*logp, 'clip': o.clip},
         move=.5)
     assert (lab.effects['mine'].counts['scaled'] > 0 and 'pretended' in lab.notes[-1] and lab.now.ratio.max() > 1.2
@@ -234,7 +222,6 @@ def test_own_controllers_and_a_pretended_move():
     assert 'pretended' in lab.static() and entropy_lab(played(1, .5)).now.ratio.max() == 1
 
 def test_the_widget_without_a_browser(tmp_path):
-    "Sliders redraw, drop-downs choose, own bounds forget; what cannot be computed is a message and the picture stays."
     lab = entropy_lab(write_run(tmp_path/'run'), move=.4)
     lab.widget
     before, silent = lab.lower.value, lab.effects['clip (PPO)'].counts['silent']
@@ -268,8 +255,6 @@ class Reader(HTMLParser):
     def handle_data(self, data): self.text.append(data)
 
 def test_hostile_text_is_text():
-    """Tokens, names of controllers, errors: no tag of theirs, no attribute that acts, no direction changed; a token
-    of 100 kB does not make the page large."""
     def trap(logp, batch, a, e=None): raise ValueError(HOSTILE[0] + HOSTILE[5])
     lab = entropy_lab(hostile_batch(), controllers={HOSTILE[1]: o.clip, HOSTILE[0]: trap, HOSTILE[5]: o.clip},
         pair=(HOSTILE[1], HOSTILE[0]))
@@ -287,7 +272,6 @@ def test_hostile_text_is_text():
     assert not re.search('<script|<img', lab.lower.value + lab.upper.value + lab.note.value)
 
 def test_many_tokens_are_thinned(tmp_path):
-    "40,000 tokens: a page of bounded size, in a few seconds, with what was left out said."
     batch = Batch.from_episodes([Episode([Turn(t=t, context_ids=[0], ids=[k % 50 for k in range(50)], logps=[-.5]*50,
         entropies=[.01*(k % 50) for k in range(50)]) for t in range(8)], group=i//4, outcome=float(i % 2))
         for i in range(100)])

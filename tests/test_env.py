@@ -24,7 +24,6 @@ texts = st.one_of(
     st.text('gonrthews aku17.\n\0\u00e9\U0001F511', max_size=20))
 
 def play(env, seed, choose, task=None):
-    "All steps of one episode."
     steps = [env.reset(seed, task)]
     while not steps[-1].done: steps.append(env.step(choose(steps[-1])))
     return steps
@@ -349,7 +348,6 @@ def test_load_env_errors(tmp_path, monkeypatch):
             'my_world:Yours': "has no 'Yours'", '': 'not known'}.items():
         with pytest.raises(ValueError, match=message): load_env(name)
     with pytest.raises(TypeError): load_env('keydoor', rooms=3)
-
 
 class Named(TextEnv):
     "Sets its own name, and says its state as a list or a dictionary, as a Turn takes it."

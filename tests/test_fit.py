@@ -21,7 +21,6 @@ SHAPES = dict(qwen2=QWEN, untied=QWEN | dict(tie_word_embeddings=False, vocab_si
     llama=QWEN | dict(model_type='llama', num_key_value_heads=4, vocab_size=6000))
 CPU = partial(Settings, dtype=torch.float32, precision='no', rows=4, fused=False)
 
-
 @pytest.fixture(autouse=True)
 def calm():
     threads = torch.get_num_threads()

@@ -1,9 +1,6 @@
 """verl's form without verl: turns from any mask, micro-batches, arguments, the agent loop with a made-up verl, and
 what `verl-check` says. With verl: tests/adapters/verl_loop.py."""
-import asyncio
-import os
-import subprocess
-import sys
+import asyncio, os, subprocess, sys
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -22,7 +19,6 @@ quick = settings(max_examples=60, deadline=None)
 masks = st.integers(0, 12).flatmap(lambda width: st.lists(st.lists(st.integers(0, 1), min_size=width, max_size=width),
     min_size=1, max_size=5)).map(lambda rows: torch.tensor(rows).reshape(len(rows), -1))
 
-
 def walked(mask, rewards):
     "Turns by walking over the columns: (row, positions, reward) of each, and what rows without a turn earned."
     found = []
@@ -36,7 +32,6 @@ def walked(mask, rewards):
         if turns: turns[0][2] += early
         found += turns
     return found
-
 
 @quick
 @given(masks, st.integers(0, 99))
@@ -55,7 +50,6 @@ def test_turns_are_those_of_a_walk(mask, seed):
         again = from_verl(at_turn_ends(mine, row)[None], row[None])
         assert again.turns.reward.tolist() == mine
 
-
 @quick
 @given(masks, st.permutations(range(5)))
 def test_rows_may_come_in_any_order(mask, order):
@@ -64,7 +58,6 @@ def test_rows_may_come_in_any_order(mask, order):
         np.array([f'g{i//2}' for i in range(len(mask))], dtype=object))
     one = estimators['agentlab_grpo'](rewards, mask, None, index)[0]
     assert torch.allclose(estimators['agentlab_grpo'](rewards[order], mask[order], None, index[order])[0], one[order])
-
 
 LOSSES = [f'agentlab_{name}' for name in 'clip gspo gspo_turn gmpo sapo cispo dppo_tv dppo_kl dcpo_clip aepo_clip '
           'reinforce dro clip_cov kl_cov'.split()]
@@ -89,7 +82,6 @@ def test_a_loss_leaves_masked_tokens_alone(name):
             results.append((loss.item(), leaf.grad))
         assert all(result[0] == results[0][0] and torch.equal(result[1], results[0][1]) for result in results)
 
-
 def test_arguments_come_from_one_place():
     assert check_loss(objective.gspo, dict(clip_ratio_low=3e-4, clip_ratio_high=4e-4)) == dict(low=3e-4, high=4e-4)
     assert check_loss(objective.clip,
@@ -99,7 +91,6 @@ def test_arguments_come_from_one_place():
         check_loss(objective.dcpo_clip, dict(policy_loss=dict(agentlab=dict(hgh=.3))))
     with pytest.raises(ValueError, match=r'low=1\.5'):
         losses['agentlab_clip'](*[torch.zeros(1, 2)]*3, torch.ones(1, 2), config=dict(clip_ratio_low=1.5))
-
 
 def test_columns_end_with_their_block():
     mask, rewards = torch.tensor([[1, 0, 1], [1, 0, 1]]), torch.eye(3)[:2]
@@ -111,7 +102,6 @@ def test_columns_end_with_their_block():
     with pytest.raises(ValueError, match='agentlab_mars needs seat'):
         estimators['agentlab_mars'](rewards, mask, None, ['a', 'a'])
 
-
 # a made-up verl: one token per word, and marks around what the environment says
 class Words:
     eos_token_id = 0
@@ -121,7 +111,6 @@ class Words:
                 for w in text.split()]
     def decode(self, ids, skip_special_tokens=True):
         return ' '.join(self.known[i] for i in ids if i or not skip_special_tokens)
-
 
 class Loop:
     "What `run` needs of verl's AgentLoopBase."
@@ -146,7 +135,6 @@ class Loop:
         return (SimpleNamespace(token_ids=ids + new), mask + [1]*len(new), None if assistant_logprobs is None
                 else (logps or []) + assistant_logprobs)
 
-
 class Pays(TextEnv):
     "Pays each number that is said; a word more with every turn."
     name, horizon, closed = 'pays', 3, 0
@@ -157,7 +145,6 @@ class Pays(TextEnv):
     def facts(self): return dict(state=self.turns)
     def close(self): self.closed += 1
 
-
 @pytest.fixture
 def play(monkeypatch):
     monkeypatch.setattr(inside, '_output_class', lambda: lambda **fields: SimpleNamespace(**fields))
@@ -166,7 +153,6 @@ def play(monkeypatch):
         return asyncio.run(inside._run(loop, {},
             **(row or dict(raw_prompt=[dict(role='system', content='be brief')], extra_info=dict(seed=7))))), loop
     return played
-
 
 def test_an_episode_is_token_in_token_out(play):
     output, loop = play('1 and', '2', '9')
@@ -181,7 +167,6 @@ def test_an_episode_is_token_in_token_out(play):
             and loop.environment.closed == 1)
     b = from_verl(at_turn_ends(output.turn_rewards, output.response_mask)[None], torch.tensor([output.response_mask]))
     assert b.turns.reward.tolist() == [0., 2., 9.] and b.episodes.outcome.tolist() == [11.]
-
 
 def test_an_episode_ends_where_it_must(play):
     whole = play('1', '2', '9')[0]
@@ -202,10 +187,8 @@ def test_an_episode_ends_where_it_must(play):
     assert env.closed == 1
     with pytest.raises(ValueError, match='has the seats'): inside._loop_init(None, environment=Kuhn())
 
-
 def point(monkeypatch, *points):
     monkeypatch.setattr(inside.metadata, 'entry_points', lambda group: [p for p in points if group == 'verl.plugins'])
-
 
 def test_the_check_says_why_nothing_is_registered(monkeypatch, capsys):
     def broken(): raise SyntaxError('a comma too many')
@@ -221,7 +204,6 @@ def test_the_check_says_why_nothing_is_registered(monkeypatch, capsys):
     monkeypatch.setenv('VERL_USE_EXTERNAL_PLUGINS', 'other, agentlab')
     assert inside.plugin_problem() is None
 
-
 def test_the_check_ends_with_one_where_something_differs(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(inside, '_need_verl', lambda: None)
     monkeypatch.setattr(inside, 'plugin_problem', lambda: None)
@@ -232,7 +214,6 @@ def test_the_check_ends_with_one_where_something_differs(monkeypatch, capsys, tm
             losses=list(losses), theirs=[None], found=[cases[0]['wanted'] + off])
         monkeypatch.setattr(inside, '_ask_worker', lambda _: (worker, dict(ray=1., worker=1.)))
         assert inside.verl_check() == (off > 0) and ('1.0e-03 from agentlab' in capsys.readouterr().out) == (off > 0)
-
 
 @pytest.mark.skipif(find_spec('verl') is not None, reason='verl is installed')
 def test_without_verl_the_remedy_is_said():

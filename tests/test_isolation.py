@@ -11,7 +11,6 @@ limit = .8
 pytestmark = pytest.mark.xdist_group('isolation')
 
 class Rogue(TextEnv):
-    "Does what the action says."
     def start(self, seed, task=None):
         if task == 'hang': time.sleep(1000)
         return f'Seed {seed}.'
@@ -32,7 +31,6 @@ class Rogue(TextEnv):
         self.loop()
 
 class Trap:
-    "Pickles, and cannot be loaded."
     def __reduce__(self): return (int, ('not a number',))
 
 @pytest.fixture(autouse=True)
@@ -274,7 +272,6 @@ def test_workers_die_with_their_parent(end, fault):
     assert all(map(wait_until_gone, workers))
 
 def test_a_worker_starts_light():
-    "In .13 s on a free core: nothing large is imported."
     env = Isolated(KeyDoor(), limit=10)
     env.reset(0)
     assert not [part.path for part in psutil.Process(env.worker.process.pid).memory_maps() if 'torch' in part.path

@@ -1,12 +1,6 @@
 """Tools of MCP servers: a real process over stdio and over HTTP on the loopback, one that hangs, one that dies, and a
 house behind a server against the house itself."""
-import gc
-import os
-import random
-import socket
-import subprocess
-import sys
-import time
+import gc, os, random, socket, subprocess, sys, time
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +18,6 @@ HERE = dict(PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, sys.path)]))
 HOUSES = [dict(question='', reset=dict(seed=seed), answer='', split='train') for seed in range(20)]
 TASK = dict(question='What is it?', answer='7', split='train')
 START = 120.  # seconds that a server may take on a busy machine
-
 
 def house(source): return from_mcp(source, HOUSES, allow=['act'], reset='begin', horizon=12, variables=HERE,
     start_seconds=START, seconds=60., over=over)
@@ -62,7 +55,6 @@ def address():
 
 @pytest.mark.parametrize('way', ['object', 'stdio', 'http'])
 def test_a_house_behind_a_server_is_the_same_house(way, request):
-    "Observations, ends and outcomes of 20 seeds, played by an expert that errs and by chance."
     address = request.getfixturevalue('address') if way == 'http' else ''
     box, wins = house(dict(object=mcp_server.server, stdio=COMMAND, http=address)[way]), 0
     for seed, task in enumerate(HOUSES):
@@ -122,7 +114,6 @@ def test_a_call_that_hangs_is_an_observation_and_a_dead_server_ends_its_episode(
     assert other.call_tool('add', dict(a=1)).observation == '2' and not step.info['invalid']
 
 class Script:
-    "A sampler that says what it is told to, a text a game."
     def __init__(self, tokenizer, *texts): self.tokenizer, self.texts = tokenizer, texts
     def sync(self, policy): pass
     def sample(self, contexts, max_tokens, stop=(), **how):

@@ -45,7 +45,6 @@ def test_the_numbers_are_the_estimators_own(turns, gamma, ddof):
 @given(tables())
 @settings(max_examples=8, deadline=None)
 def test_a_failure_is_one_column(turns):
-    """What raises, or gives something of another length, is NaN with its message; the neighbours do not notice."""
     def raises(b): raise RuntimeError('<b>boom</b>')
     broken = dict(raises=raises, short=lambda b: torch.zeros(99), text=lambda b: 'no numbers', critic=gae)
     values, problems = advantages(turns, dict(first=grpo) | broken | dict(last=gigpo))
@@ -79,7 +78,6 @@ def test_regroup_takes_walls_down():
     with pytest.raises(ValueError, match="'house' is not among"): regroup(turns, ('house',))
 
 def test_sweep_is_many_calls():
-    """A sweep holds at every position what one call gives there."""
     turns = small_turns()
     moved = sweep(turns, dict(gigpo=gigpo, grpo=grpo), 'gamma', [0., .5])
     assert len(moved) == 3*2*2
@@ -124,7 +122,6 @@ def test_those_that_never_contradict_each_other():
        st.text(st.characters(codec='utf-8'), max_size=20))
 @settings(max_examples=25, deadline=None)
 def test_any_text_stays_text(states, name):
-    """States, seats and names of estimators cannot leave their cells."""
     assert_harmless(microscope_html(small_turns().assign(state=pd.Series(states, dtype=object), episode=[0, 0, 1]),
         {name: grpo, 'broken': lambda b: {}[states[0]]}))
 
@@ -138,7 +135,6 @@ def test_hostile_states():
         assert len(page) < 20_000
 
 def test_every_number_shows_its_sign():
-    """Mark, sign and word; the row where signs differ says so."""
     plain = dict(scale=None, gamma=1., rows='episode')
     page = microscope_html(small_turns(), dict(grpo=grpo, gigpo=gigpo, mars=mars), plain)
     for text in ('▲ +0.75', '▼ −0.25', '● 0', 'grpo: praise +0.25', 'gigpo: blame −0.25', '≠ opposite', '≠ one is 0',
@@ -159,7 +155,6 @@ def test_cells_and_table_are_inverse(turns):
     [('reward', 'x', "row 2, reward: 'x' is no number"), ('reward', 'nan', 'a reward is a number'),
     ('reward', 'inf', 'is infinite'), ('t', '1.5', 'no whole number'), ('outcome', '?', 'row 2, outcome')])
 def test_what_cannot_be_read_is_named(name, text, message):
-    """Row and column stand in the message."""
     cells = to_cells(small_turns())
     cells[1][name] = text
     with pytest.raises(ValueError, match=message.replace('?', r'\?')): read_cells(cells)
@@ -172,8 +167,6 @@ def ready(**more):
     return scope
 
 def test_a_drag_changes_the_numbers():
-    """Each slider moves the estimators that have its argument, and only those; Own defaults brings the first numbers
-    back."""
     scope = ready()
     first = scope.numbers.copy()
     for name, value, moved in (('gamma', .2, set()), ('step_weight', 2., {'gigpo'}), ('ddof', '0', {'grpo', 'gigpo'}),
@@ -189,7 +182,6 @@ def test_a_drag_changes_the_numbers():
     assert scope.arguments == {}
 
 def test_typing():
-    """A good cell redraws; a bad one says where, keeps the picture, and is forgiven."""
     scope = ready()
     scope.inputs[2]['reward'].value = '3'
     assert scope.numbers.grpo[0] < 0 and scope.message == ''
@@ -203,7 +195,6 @@ def test_typing():
     assert 'two rows with t=1' in scope.picture.value and len(scope.problems) == 3
 
 def test_extreme_cells():
-    """Huge numbers, no states at all, a table that no estimator can read: shown, or said, never raised."""
     scope = ready()
     for row, name, text in ((0, 't', '9'*30), (0, 't', '0'), (1, 'reward', '1e308'), (2, 'reward', '-1e308'),
             (0, 'group', '∞'), (0, 'seat', 'other'), (1, 'seat', 'other'), *((i, 'state', '') for i in range(3))):
@@ -212,7 +203,6 @@ def test_extreme_cells():
         assert_harmless(scope.static())
 
 def test_turns_come_and_go():
-    """Add to twelve, remove to none, and again."""
     scope = ready()
     scope.replace(scope.cells + [scope.cells[-1] | dict(t=str(t)) for t in range(1, 8)])
     for _ in range(3): scope.add()
@@ -227,7 +217,6 @@ def test_turns_come_and_go():
     assert len(scope.numbers) == 1 and list(scope.inputs[0]) == list(FIELDS)
 
 def test_the_button_makes_a_case():
-    """The found table stands in the cells and in the picture; the message names row and numbers; walls are up again."""
     scope = ready()
     scope.walls['task'].value = False
     scope.first.value, scope.second.value, scope.seed.value = 'grpo', 'mars', 1
@@ -240,7 +229,6 @@ def test_the_button_makes_a_case():
     assert 'agree, up to a factor' in scope.note.value
 
 def test_six_are_the_most():
-    """Seven estimators are refused where they are given and where they are chosen."""
     seven = {str(i): grpo for i in range(7)}
     with pytest.raises(ValueError, match='6 fit'): microscope(small_turns(), seven)
     with pytest.raises(ValueError, match='6 fit'): microscope_html(small_turns(), seven)
@@ -252,7 +240,6 @@ def test_six_are_the_most():
     assert scope.note.value == '' and len(scope.numbers.columns) == 6
 
 def test_twin_is_the_picture():
-    """static() is what the widget shows, without a script, and a NaN outcome is no exception."""
     scope = ready()
     scope.inputs[0]['outcome'].value = 'nan'
     assert str(scope.static()) == scope.picture.value and scope.message == ''

@@ -1,8 +1,6 @@
 """Every notebook obeys nbs/notation.ipynb: its names exist, refused names are not used, and a letter without a fixed
 meaning is explained where it is used."""
-import ast
-import json
-import re
+import ast, json, re
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +13,6 @@ LETTERS = ('alpha beta gamma delta epsilon varepsilon eta theta vartheta lambda 
            'varphi psi omega kappa xi chi zeta Delta Phi Omega Gamma Theta Lambda Sigma Psi pi Pi').split()
 GREEK = re.compile(rf'\\({"|".join(LETTERS)})(?![a-zA-Z])')
 MATHS = re.compile(r'\$\$.*?\$\$|\$[^$\n]+\$', re.DOTALL)
-
 
 @cache
 def cells(path, kind):
@@ -40,7 +37,6 @@ FIXED = {letter for symbol, *_ in table('Symbols') for letter in GREEK.findall(s
 FREE = set(GREEK.findall(section('Symbols').split('**Free letters.**')[1]))
 
 def own_names(source):
-    "Names that a cell gives to arguments and variables."
     try: tree = ast.parse(re.sub(r'^\s*[%!].*$', 'pass', source, flags=re.MULTILINE))
     except SyntaxError: return set()
     found = ({node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
@@ -56,7 +52,6 @@ def unexplained(path):
     inline = {letter for maths in MATHS.findall(text) if not maths.startswith('$$') for letter in GREEK.findall(maths)}
     return shown - FIXED - inline, shown - FIXED - FREE
 
-
 @pytest.mark.parametrize('path', notebooks(), ids=str)
 def test_a_notebook_obeys(path):
     assert (str(path) in ABROAD
@@ -65,9 +60,7 @@ def test_a_notebook_obeys(path):
     assert not silent, f'{path}: an equation has {silent}, and no sentence says what that is'
     assert not unknown, f'{path}: {unknown} stand neither among the symbols nor among the free letters of {PAGE}'
 
-
 def test_the_names_are_real():
-    "Every symbol is a column, an argument or a quantity where the table says so."
     from agentlab.env import KeyDoor
     from agentlab.episodes import Batch
     from agentlab.policy import tiny_policy
@@ -89,7 +82,6 @@ def test_the_names_are_real():
                 else arguments | variables), f'{symbol}: nothing is called {name}'
     assert all({a.arg for f in functions for a in f.args.args + f.args.kwonlyargs} >= set(names(name))
                for name, *_ in table('Switches'))
-
 
 def test_a_breach_is_found(tmp_path, monkeypatch):
     cell = lambda kind, source: dict(cell_type=kind, source=source)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from agentlab.patience import Budget, GaveUp, NotNow, Patience, Spent, retry_after, worth_again
 from agentlab.prompt.endpoint import Endpoint, EndpointError
 
-
 class Clock:
     "Time passes while somebody sleeps, and `each` seconds in every try."
     def __init__(self, each=0.): self.now, self.slept, self.each = 0., [], each
@@ -28,7 +27,6 @@ class Clock:
             left[0] -= 1
             raise NotNow('busy', after=afters.pop(0) if afters else None)
         return attempt
-
 
 @given(st.integers(1, 12), st.floats(0, 5), st.floats(0, 60), st.floats(0, 300), st.floats(0, 1), st.integers(0, 15),
        st.lists(st.none() | st.floats(0, 100), max_size=15), st.integers(0, 9))
@@ -93,7 +91,6 @@ def test_no_budget(how):
 @pytest.mark.parametrize('how', [dict(tries=0), dict(wait=-1.), dict(total=float('nan')), dict(jitter=2.)])
 def test_no_patience(how):
     with pytest.raises(ValueError, match=next(iter(how))): Patience(**how)
-
 
 # ---- the endpoint
 

@@ -84,8 +84,6 @@ def test_a_group_too_small_to_choose_from_makes_no_update(tmp_path):
     assert rows[0]['skipped'].startswith('roc left none of') and rows[0]['episodes'] == 16
 
 def test_void_turns_are_counted_and_not_learned_from():
-    """The advantages are those of all episodes; the tokens of an episode with a void turn carry no weight; their
-    gradient is nothing."""
     training = trainer.Training(small_policy(Eager()), Eager(),
         recipes.simpletir(groups=4, group_size=8, max_tokens=6, test_tasks=0))
     whole = trainer.collect(training, 0)
@@ -121,7 +119,6 @@ def test_dart_weighs_what_another_policy_sampled():
     assert torch.allclose(r.objective(logp, shyer, advantage), alone)
 
 def test_what_dr_bot_leaves_out():
-    "Three quarters of the groups, those that differ most; of them, who was cut short is only counted."
     b = played(groups=8, max_turns=3)
     left = recipes.dr_bot().curate(b)
     std = torch.stack([b.episodes.outcome[b.episodes.group == g].std() for g in range(8)])
@@ -138,7 +135,6 @@ def test_the_clips_are_those_of_the_papers():
         dart=(.1, .28, .1))
     assert (made['roc'].objective.func is clip and made['roc'].group_size == 16 and made['simpletir'].max_turns == 5
             and made['spear_clip'].objective is spear_clip)
-
 
 def test_the_command_line_leaves_a_recipe_its_numbers(tmp_path):
     """`agentlab train --recipe roc --env python_tool`: 16 attempts as the recipe has it, 24 tokens as the

@@ -51,9 +51,7 @@ def frozen(policy): return {n: p.detach().clone() for n, p in policy.model.named
 def some_play(policy, seeds=(0, 1)): return Batch.from_episodes(play(policy, Paying(), list(seeds), max_tokens=4))
 
 def large_recipe(**changes):
-    "Small numbers, large model."
     return trainer.for_gpu(small_recipe(kl_coef=.1, minibatches=1), **dict(lr=1e-3, max_tokens=4) | changes)
-
 
 # ---- the gradient
 
@@ -87,9 +85,7 @@ def test_the_weights_are_those_of_nf4(base):
     with torch.no_grad(): policy.logprobs(some_play(policy))
     exactly(layer.weight.detach(), before)  # a CPU with AVX512-BF16 would repack them
 
-
 def test_a_base_that_computes_in_bf16(base, tmp_path):
-    "As on a GPU, on this CPU: the adapter stays in float32, and a run goes through, with autocast and without."
     for precision in ('no', 'bf16'):
         words = families.tokenizer('qwen2_5')
         model = with_adapter(base_in_nf4(str(base), torch.device('cpu'), compute=torch.bfloat16), r=4)
@@ -104,7 +100,6 @@ def test_a_base_that_computes_in_bf16(base, tmp_path):
 
 @pytest.mark.gpu
 def test_on_a_gpu(base, tmp_path):
-    "The same on a GPU: bf16, pages, a checkpoint in the middle."
     before = frozen(qlora_policy(base, rank=16))
     whole = train(qlora_policy(base, rank=16), Paying(), large_recipe(steps=2), tmp_path/'whole', progress=False)
     train(qlora_policy(base, rank=16), Paying(), large_recipe(steps=2), tmp_path/'run',
@@ -127,12 +122,10 @@ def test_on_a_gpu(base, tmp_path):
     torch.cuda.synchronize()
     torch.testing.assert_close(big, torch.full_like(big, .8), rtol=0, atol=1e-4)
 
-
 # ---- a run
 
 @pytest.fixture
 def never_merged(monkeypatch):
-    "Anything that merges an adapter fails."
     import peft
     from peft.tuners.lora.bnb import Linear4bit
     def refuse(*a, **k): raise AssertionError('an adapter was merged')
@@ -141,8 +134,6 @@ def never_merged(monkeypatch):
         monkeypatch.setattr(owner, name, refuse, raising=False)
 
 def test_a_run_moves_the_adapter_alone_and_resumes(base, tmp_path, never_merged):
-    """Stopped after one update and resumed, it is the run that was not stopped; its folder holds an adapter that
-    says the same, bit for bit."""
     recipe, policies = large_recipe(steps=2), []
     def go(folder, **how):
         policies.append(qlora_policy(base, rank=4, name='learner'))
@@ -187,7 +178,6 @@ def test_the_reference_is_the_adapter_that_training_began_with(base, tmp_path, n
     with pytest.raises(ValueError, match=r"has an adapter already.*lora=\{\}"):
         trainer.Training(policy, Paying(), small_recipe(lora=dict(r=2)))
 
-
 # ---- another engine samples
 
 class Warmer:
@@ -218,11 +208,9 @@ def test_for_gpu_changes_nothing_else():
         'precision'} and large.optimizer is paged_adamw
     assert trainer.for_gpu(large).facts() == large.facts()
 
-
 # ---- the optimiser
 
 def test_the_optimiser_says_what_it_is_and_comes_back():
-    "Two updates, a checkpoint and two more are four updates."
     def make():
         # one of them would be paged on a GPU
         weights = [torch.nn.Parameter(torch.linspace(-1, 1, 300*n).view(300, n)) for n in (4, 400)]
@@ -250,7 +238,6 @@ def test_the_optimiser_says_what_it_is_and_comes_back():
     update(torch_one, torch.optim.AdamW(torch_one, lr=.01, weight_decay=.1), range(4))
     for a, b in zip(one, torch_one): torch.testing.assert_close(a, b, rtol=0, atol=1e-5)  # it is AdamW
 
-
 # ---- the command
 
 def command(*arguments, capsys):
@@ -260,8 +247,6 @@ def command(*arguments, capsys):
     return status, said.out, said.err
 
 def test_the_documented_command(base, tmp_path, capsys, monkeypatch, never_merged):
-    """agentlab train --recipe gigpo --env hopsearch --model MODEL --qlora, with a model on this disk; then the run
-    is played."""
     monkeypatch.chdir(tmp_path)
     small = ('--groups', '1', '--group-size', '2', '--steps', '1', '--max-tokens', '6', '--test-tasks', '1')
     status, said, errors = command('train', '--recipe', 'gigpo', '--env', 'hopsearch', '--model', str(base), '--qlora',
@@ -306,7 +291,6 @@ def test_the_rules_are_told_to_those_who_can_read_them(base):
             assert 'nothing else' in told(world, reader, seat) and told(world, small_policy(KeyDoor()).chat,
                 seat) is None
     assert 'ask RELATION NAME' in told(world, reader, 'planner') and told(object(), reader, 'player') is None
-
 
 # ---- bad input, each refused before anything is trained, with what to do
 

@@ -23,7 +23,6 @@ CONFIG = small.ROOT/'assets'/'accelerate'/'two_cpus.yaml'
 # in every test run; the others with --slow
 OFTEN = ('grpo', 'ppo', 'replay', 'league', 'few', 'skip', 'outside', 'judged')
 
-
 # ---- processes
 
 def free_port():
@@ -54,7 +53,6 @@ def launched(*arguments, seconds=240):
     # with the carriage returns of a progress bar
     ended.stdout, ended.stderr = ended.stdout.decode(), ended.stderr.decode()
     return ended
-
 
 # ---- comparing
 
@@ -97,12 +95,10 @@ def agree(folder, count=2):
     held = [json.loads((Path(folder)/f'held-{i}.json').read_text()) for i in range(count)]
     assert held[0] and all(h == held[0] for h in held)
 
-
 # ---- the same run
 
 @pytest.fixture(scope='module')
 def alone(tmp_path_factory):
-    "A function that gives the folder of a story told by one process."
     folder, told = tmp_path_factory.mktemp('alone'), set()
     def get(name, **changes):
         if name not in told:
@@ -124,7 +120,6 @@ def test_two_processes_give_the_run_of_one(alone, two, name):
     agree(two/name)
 
 def test_the_stories_are_not_empty(two):
-    "What they are about does happen in them."
     rows = {name: Run(two/name).rows() for name in OFTEN}
     assert (rows['ppo'][-1]['value_loss'] > 0 and rows['replay'][-1]['replayed'] > .3
             and rows['league'][-1]['snapshots'] == 2 and rows['grpo'][-1]['kl_reference'] > 0)
@@ -162,7 +157,6 @@ def test_three_processes(alone, tmp_path):
         same_story(alone(name), tmp_path/name)
         agree(tmp_path/name, 3)
 
-
 # ---- what goes wrong in one process
 
 @pytest.fixture(scope='module')
@@ -198,7 +192,6 @@ def test_a_run_of_one_process_goes_on_with_two(alone, tmp_path):
     same_story(alone('killed'), tmp_path/'killed')
 
 def test_refused_alike_by_all_processes(two, tmp_path):
-    "Weights that differ, and a folder that holds a run: every process says so and none waits for the others."
     for function, folder, wanted in ((work.other_weights, tmp_path/'run', 'differ in the weights they begin with'),
             (work.again, two, 'already holds a run')):
         for status, said in processes(function, folder, log=tmp_path/wanted[:5]):
@@ -210,7 +203,6 @@ def test_the_launcher_ends_all_when_one_fails(tmp_path):
     start = time.monotonic()
     ended = launched(small.ROOT/'tests'/'ranks_work.py', 'one_fails', tmp_path/'run')
     assert ended.returncode != 0 and 'the house burned down' in ended.stderr and time.monotonic() - start < 100
-
 
 # ---- the command line
 
@@ -230,7 +222,6 @@ def test_the_command_under_its_launcher(tmp_path):
     assert ended.stdout.count("greedy") == 2  # the first process alone says what came of it
     assert [len(run.rows()) for run in (one, two)] == [1, 1] and (two.folder/'policy'/'model.safetensors').exists()
     assert len(re.findall(r'grpo: 100%[^\r\n]*\n', ended.stderr)) == 1  # one bar was closed
-
 
 # ---- the parts
 

@@ -80,11 +80,10 @@ def text_of(page):
 ALL = (('thought', 'I think the door is shut.'), ('markup', '</think>'), ('call', 'guess high'), ('action', 'go north'),
        ('subgoal', 'the key'), ('switch', 'so'), ('other', 'and'))
 
-
 # ---- the text of a token
 
-@pytest.mark.parametrize('text',
-    ['go to the hall', 'hello 日本 🤖!', '\n\n    x = 1\n', 'a\u0301 ﷽ \u202e', '7  7', ''.join(map(chr, range(32, 300)))])
+@pytest.mark.parametrize('text', ['go to the hall', 'hello 日本 🤖!', '\n\n    x = 1\n', 'a\u0301 ﷽ \u202e', '7  7',
+    ''.join(map(chr, range(32, 300)))])
 def test_texts_of_bytes_join_to_what_was_written(text):
     ids = encode(text)
     texts = token_texts(bytewise(), ids)
@@ -109,11 +108,9 @@ def test_whole_words_stay_as_they_were():
     assert {tokenizer.decode([i]) for i in batch.labels['control']} == {'<|end|>', '<|system|>', '<|user|>',
         '<|assistant|>'}
 
-def test_an_id_that_the_tokenizer_lacks():
-    assert token_texts(bytewise(), [10**6]) == {10**6: ''}
+def test_an_id_that_the_tokenizer_lacks(): assert token_texts(bytewise(), [10**6]) == {10**6: ''}
 
 def test_labels_survive_a_file_and_an_old_file_opens(tmp_path):
-    "Half letters too; a batch without the new labels shows everything, as before."
     batch = batch_of(spoken(('action', 'go 日')))
     kept = Batch.load(batch.save(tmp_path/'new.parquet'))
     assert kept.labels == batch.labels and any('\udc80' <= c <= '\udcff' for text in kept.labels['token'].values()
@@ -129,7 +126,6 @@ def test_words_that_were_likely_and_not_taken_have_texts():
     batch = batch.with_action(top1_id=torch.full((len(batch.actions),), extra),
         top2_id=torch.full((len(batch.actions),), -1))
     assert extra in with_token_text(batch, bytewise()).labels['token']
-
 
 # ---- pieces and words
 
@@ -164,11 +160,9 @@ def test_line_breaks_are_marked_and_break():
     assert '↵' in group_html(batch, grpo(batch)) and 'al-br' in group_html(batch, grpo(batch))
     assert any('b' in place for place in turnscope(batch, dict(grpo=grpo)).part('row')['places'])
 
-
 # ---- marks of the template
 
 def test_control_tokens_come_with_the_batch_not_from_their_text():
-    "What the template wrote is hidden; what the model or the environment spelled is shown, escaped."
     batch = batch_of(spoken(('action', f'go {MARKS[0]} now'), seen=f'a sign says {MARKS[1]}'))
     page = group_html(batch, grpo(batch))
     bare = text_of(re.sub(r'<span class="[^"]*al-control[^"]*".*?</span>(<i></i><small>.*?</small></span>)?', '', page,
@@ -198,7 +192,6 @@ def test_a_game_out_of_a_batch_has_the_texts_that_were_read():
     [episode] = game_of(batch, 0)
     assert (episode.turns[0].observation, episode.turns[0].text) == ('The hall.', f'go {MARKS[0]}')
 
-
 # ---- parts
 
 def test_every_part_has_a_name_and_a_shape():
@@ -222,7 +215,6 @@ def test_where_all_is_action_nothing_is_marked():
     assert turnscope(batch, dict(grpo=grpo)).part('row')['legend'] == []
 
 def test_a_long_thought_is_one_line():
-    "Folded in the row, the conversation and the static page; the action behind it is there; one click or key opens it."
     long = 'I think. '*1000
     batch = batch_of(spoken(('thought', long), ('action', 'go north')))
     count = len(plainly(long))
@@ -267,7 +259,6 @@ def test_what_a_rule_put_inside_of_an_action_is_not_shown_as_said():
         *made.ids[2:]] and scope.part('row')['total'] == len(made.ids) - 1
     assert 'The hall is dark.' in text_of(group_html(forced, grpo(forced)))
 
-
 # ---- text that attacks, sizes
 
 def test_hostile_text_in_every_part_and_on_every_page():
@@ -295,14 +286,12 @@ def test_a_thought_of_a_hundred_thousand_characters_is_cut():
     assert len(page) < 60_000 and 'characters cut' in page
     assert len(group_html(batch, grpo(batch), limit=500)) < 600_000
 
-
 # ---- the entropy lab
 
 def test_the_entropy_lab_joins_words_and_hides_marks():
     batch = batch_of(spoken(('thought', 'unheard'), ('action', 'go north')), spoken(('action', 'go')))
     page = entropy_lab_html({0: batch, 1: batch})
     assert 'al-el-g' in page and 'al-control' in page and 'class="al-switch"' in page and 'thought' in text_of(page)
-
 
 # ---- before and after
 
@@ -338,8 +327,6 @@ def test_a_run_without_tests_has_no_such_section(tmp_path):
 
 @pytest.mark.parametrize('swap', [False, True])
 def test_both_sides_say_what_was_said(swap):
-    """Texts, endings and parts of both; a task that ends differently first; the first observation once where both
-    read the same."""
     one = batch_of(spoken(('thought', 'I think low'), ('action', 'guess low'), seen='Between 0 and 15.'))
     two = batch_of(spoken(('action', 'guess high'), seen='Between 0 and 15.', reward=1.))
     pages = side_by_side([('told', two), ('trained', one)] if swap else [('told', one), ('trained', two)])
@@ -348,11 +335,9 @@ def test_both_sides_say_what_was_said(swap):
     assert text.count('Between 0 and 15.') == 1 and '<|im' not in text
     assert (text.index('guess low') < text.index('guess high')) != swap
 
-
 # ---- what a step computed
 
 def test_a_run_keeps_what_a_step_computed(tmp_path):
-    "Trainer, reference and advantage of every token, where there are any; TurnScope shows them."
     run = train_small(tmp_path/'run', steps=2, kl_coef=.1, recompute_old=True)
     for step in run.steps():
         batch = run.episodes(step)
@@ -378,7 +363,6 @@ def test_what_a_filter_dropped_is_unknown(tmp_path):
     turnscope(run).part('row')
 
 def test_a_skipped_step_has_the_columns_too(tmp_path):
-    "Steps of one run can be put together."
     run = train_small(tmp_path/'run', steps=2, schedule=lambda step: dict(reward=lambda b: b.turns.reward*math.nan)
         if step else {})
     assert run.rows()[1]['skipped'] and run.episodes(1).action('advantage').isnan().all()
@@ -386,19 +370,16 @@ def test_a_skipped_step_has_the_columns_too(tmp_path):
 
 @pytest.mark.parametrize('recipe', ['success_replay', 'ppo', 'arpo'])
 def test_columns_of_replay_critic_and_branches_are_those_of_the_token(tmp_path, recipe):
-    "Whatever joined or was copied: the trainer's number of a token is the sampler's."
     run = train_small(tmp_path/'run', make=getattr(recipes, recipe), steps=2, groups=2, group_size=4)
     for step in run.steps():
         batch = run.episodes(step)
         known = batch.action('old_logp').isfinite()
         assert known.any() and (batch.action('old_logp') - batch.action('sampler_logp'))[known].abs().max() < 1e-4
 
-
 # ---- the real model
 
 @pytest.mark.lm
 def test_games_of_smollm2_can_be_read(smollm2):
-    "What it read and said stands on the page as text, without a mark of its template, in whole letters."
     from agentlab.env import GuessNumber
     from agentlab.rollout import play
     episodes = play(smollm2, GuessNumber(), [0, 1], max_turns=2, max_tokens=12, seed=3)

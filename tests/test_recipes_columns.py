@@ -38,7 +38,6 @@ def short(name, out, steps=3, resume=False, should_stop=None, **changes):
 
 @pytest.mark.parametrize('name', NAMES + ['vl_dac'])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, name):
-    "The same rows, episodes and weights, and the same critic."
     whole = short(name, tmp_path/'whole')
     left = iter([False]*2 + [True]*9)
     short(name, tmp_path/'cut', should_stop=lambda: next(left))

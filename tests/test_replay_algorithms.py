@@ -26,7 +26,6 @@ quick = settings(max_examples=25, deadline=None)
 scores = st.sampled_from([0., 0., 0., 1., .15, .1, -1., math.nan])
 outcomes = st.lists(st.lists(scores, min_size=1, max_size=5), min_size=1, max_size=6)
 
-
 def batch_of(groups, step=0, keys=None, task=None):
     "One to three turns of two tokens an episode; group g starts in the state task[g], its place by default."
     keys, task = keys or range(len(groups)), task or range(len(groups))
@@ -37,11 +36,9 @@ def batch_of(groups, step=0, keys=None, task=None):
     id = torch.arange(len(b.tokens)) + 1000*step
     return b.with_tokens(id=id, old_logp=-id.float()/1000).with_episodes(number=torch.arange(len(b)))
 
-
 def spread(values): return statistics.pstdev(values) if values else None
 def seen(group): return [x for x in group if not math.isnan(x)]
 def lost(group): return bool(seen(group)) and spread(seen(group)) < .05 and statistics.fmean(seen(group)) < .2
-
 
 @given(groups=outcomes)
 @quick
@@ -53,7 +50,6 @@ def test_failed_and_first(groups):
         if lost(group): firsts.append(place)
         place += len(group)
     assert first_of(b, failed(b)).tolist() == firsts
-
 
 @given(groups=outcomes, seed=st.integers(0, 999))
 @quick
@@ -70,7 +66,6 @@ def test_swap_in_changes_what_was_named_and_nothing_else(groups, seed):
     assert new.action('old_logp').tolist() == past.select(range(len(where))).action('old_logp').tolist()
     assert (new.turns.origin == torch.arange(len(new.turns))).all()
     assert joined.episodes.group.bincount().tolist() == b.episodes.group.bincount().tolist()
-
 
 @given(steps=st.lists(outcomes, min_size=1, max_size=4), per_task=st.integers(1, 3), shuffle=st.booleans())
 @quick
@@ -103,7 +98,6 @@ def test_success_replay_is_the_rule(steps, per_task, shuffle):
         assert (len(joined) == len(b) and set(joined.tokens.columns) == set(b.tokens.columns)
                 and set(joined.episodes.columns) == set(b.episodes.columns))
 
-
 def test_the_recipe_gives_back_successes_of_the_same_task():
     """Tasks come round; whoever stands in a failed group began where the others began. With the next seeds of a run
     they never would."""
@@ -128,11 +122,9 @@ def test_hand_check_of_success_replay():
     assert sorted(round(a, 4) for a in set(grpo(joined).tolist())) == [-.5, 1.5]
     assert grpo(batch_of([[0.]*4])).abs().sum() == 0
 
-
 def test_nothing_stored_nothing_changes():
     replay, b = SuccessReplay(None, 0), batch_of([[0., 0.], [math.nan, math.nan], [0.]])
     assert replay.join(b, 0) is b and replay.join(b, 1) is b and replay.row == dict(failed=2, swapped=0)
-
 
 def test_a_success_is_not_given_out_in_its_own_step_nor_stored_twice():
     b, replay = batch_of([[0., 0.], [1., 0.]], task=['x', 'x']), SuccessReplay(None, 0)
@@ -140,7 +132,6 @@ def test_a_success_is_not_given_out_in_its_own_step_nor_stored_twice():
     for step in range(1, 4):
         assert replay.join(b, step).episodes.source.tolist().count(state_key('replay')) == 1
         assert len(replay.buffer) == step + 1
-
 
 def test_stale_and_seat():
     young, b = SuccessReplay(None, 0, stale=1), batch_of([[1., 0.]], task=['x'])
@@ -151,7 +142,6 @@ def test_stale_and_seat():
     other.join(b, 0)
     turned = none.with_episodes(seat=torch.full((2,), state_key('other')))
     assert other.join(turned, 1) is turned
-
 
 def test_draws_depend_on_seed_and_step_alone():
     one, two, other = SuccessReplay(None, 1), SuccessReplay(None, 1), SuccessReplay(None, 2)
@@ -165,7 +155,6 @@ def test_draws_depend_on_seed_and_step_alone():
         differ += ids[0] != ids[2]
     assert differ > 6
 
-
 def test_by_prompt_is_what_was_read_before_the_first_action():
     env = Paying()
     b = Batch.from_episodes(play(small_policy(env), env, range(5), group_size=2, max_tokens=3))
@@ -178,10 +167,8 @@ def test_by_prompt_is_what_was_read_before_the_first_action():
     assert len(set(keys)) > 1 and by_prompt(b.select([3, 4])).tolist() == keys[3:5]
     assert by_start(b).tolist()[::2] == by_start(b).tolist()[1::2] and everything(b).tolist() == [0]*10
 
-
 @pytest.mark.parametrize('faithful', (False, True))
 def test_faithful_recomputes_what_is_replayed(faithful):
-    "Behaviour log-probabilities by default, those of the policy as it is with `faithful`; fresh tokens keep theirs."
     env, policy = Paying(), small_policy()
     b = Batch.from_episodes(play(policy, env, [3], group_size=2, max_tokens=3))
     b = b.with_action(old_logp=b.action('sampler_logp') - 1.).with_episodes(outcome=torch.tensor([1., 0.]).double())
@@ -193,7 +180,6 @@ def test_faithful_recomputes_what_is_replayed(faithful):
     assert torch.allclose(back.action('old_logp').double(), expected.double(), atol=1e-5)
     assert torch.equal(rest.action('old_logp'), b.select([1]).action('old_logp'))
 
-
 @given(have=st.lists(st.integers(-3, 3), max_size=8), want=st.lists(st.integers(-4, 4), max_size=8),
        seed=st.integers(0, 99))
 @quick
@@ -201,7 +187,6 @@ def test_draw_same(have, want, seed):
     found = draw_same(torch.tensor(have, dtype=torch.int64), torch.tensor(want, dtype=torch.int64),
         torch.Generator().manual_seed(seed)).tolist()
     assert all((have[i] == w) if i >= 0 else w not in have for i, w in zip(found, want)) and len(found) == len(want)
-
 
 # ---- DART's pool
 
@@ -221,7 +206,6 @@ def pool_by_hand(rows, size, versions):
         chosen[task] = candidates
     return chosen
 
-
 @given(rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from([0., 0., 1., -1., math.nan]),
     st.booleans()), max_size=40), size=st.integers(2, 4), seed=st.integers(0, 99))
 @quick
@@ -240,13 +224,11 @@ def test_success_pool(rows, size, seed):
             if any((rows[i][2] > 0) == won for i in candidates): assert any((rows[i][2] > 0) == won for i in mine)
     assert {rows[i][0] for i in found} == set(expected)
 
-
 # ---- self-imitation
 
 def median_by_hand(values):
     values = [x for x in values if not math.isnan(x)]
     return statistics.median(values) if values else math.nan
-
 
 @given(groups=outcomes, base=st.lists(scores, max_size=9))
 @quick
@@ -265,14 +247,12 @@ def test_levels_and_recalibration(groups, base):
     expected = (b.episodes.outcome - middle_).nan_to_num()[b.turns.episode][b.action_turn]
     assert torch.allclose(recalibrated(b, means), expected)
 
-
 def test_hand_checks_of_spear():
     means = torch.tensor([.25, .5, .75])
     b = batch_of([[1., .5]])
     assert middle(means) == .5 and recalibrated(b, means).unique().tolist() == [0., .5]
     assert warm_up(150, rise=300) == pytest.approx(.5) and warm_up(300, rise=300) == 1 and warm_up(0) == 0
     assert [power_of_two(n, 2048) for n in (0, 1, 2, 3, 5000)] == [0, 0, 2, 2, 2048]
-
 
 @given(groups=outcomes, seed=st.integers(0, 99), zero=st.booleans())
 @quick
@@ -288,7 +268,6 @@ def test_worth_keeping(groups, seed, zero):
     assert worth_keeping(b, torch.zeros(len(b.actions)), lambda b: torch.ones(len(b.turns)),
         zero).tolist() == [zero]*len(b)
     assert acted(b).tolist() == (~b.turns.invalid).tolist()
-
 
 wins = st.lists(st.lists(st.sampled_from([0., 0., 1., .4]), min_size=1, max_size=5), min_size=1, max_size=5)
 
@@ -325,7 +304,6 @@ def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, ma
         stored += [(step, b.select([e]).tokens.id.tolist(), b.episodes.outcome[e].item()) for e in range(len(b))
                    if good[e]]
 
-
 def test_released_quirks_and_ours():
     b = batch_of([[1., 0., 0., 0.]])
     for faithful, stored in ((False, 2), (True, 1)):  # a power of two of one is nothing; the release forgets it
@@ -334,7 +312,6 @@ def test_released_quirks_and_ours():
         assert sil.updates(b, grpo(b), 1) == [] and sil.keep(b, grpo(b), 1)['stored'] == stored
     assert (SelfImitation(None, 0, tolerate=30, faithful=True).tolerate == 10
             and SelfImitation(None, 0, tolerate=30).tolerate == 30)
-
 
 @pytest.mark.parametrize('tolerate', (0, 1, 3))
 def test_the_release_forgets_before_it_adds(tolerate):
@@ -350,7 +327,6 @@ def test_the_release_forgets_before_it_adds(tolerate):
             assert sil.buffer.facts.added[sil.stored()[0]].tolist() == kept
             if step == 5: assert len(kept) == tolerate + 1 + faithful
 
-
 def test_baseline_bound_lets_whole_steps_go_before_it_adds():
     sil, kept = SelfImitation(None, 0, baselines=5), []
     for step, n in enumerate((3, 1, 4, 2, 7, 1, 1)):
@@ -358,7 +334,6 @@ def test_baseline_bound_lets_whole_steps_go_before_it_adds():
         kept.append((step, n))
         sil.remember(Table(mean=torch.zeros(n).double(), std=torch.zeros(n).double()), step)
         assert sil.baseline.step.tolist() == [s for s, n in kept for _ in range(n)]
-
 
 @pytest.mark.parametrize('folder', (False, True))
 @pytest.mark.parametrize('make', (SuccessReplay, partial(SelfImitation, size=4, weight=partial(warm_up, rise=0)),

@@ -14,7 +14,6 @@ from agentlab.replay.buffer import Buffer, Replay, alike, pick, prioritised, str
 from replay_story import bounds, checkpointed, drawn, kept, live, numbered, played, story
 from small import exactly, finish, fork, same_batch
 
-
 def filled(folder=None, adds=6, **bounds):
     buffer = Buffer(folder, **bounds)
     for i in range(adds): buffer.add(played(4*i), step=i)
@@ -35,7 +34,6 @@ def same_buffer(one, two):
     assert set(one.facts.columns) == set(two.facts.columns)
     for c in one.facts.columns: exactly(one.facts[c], two.facts[c], c)
     if len(one): same_batch(one.take(torch.arange(len(one))), two.take(torch.arange(len(two))))
-
 
 # ---- what comes back
 
@@ -110,13 +108,11 @@ def test_columns_may_differ_from_add_to_add():
     assert len(joined) == 4 and 'hint' not in joined.episodes
     with pytest.raises(ValueError, match='no column tokens.old_logp'): alike(Batch.from_episodes([numbered(0)]), like)
 
-
 # ---- bounds and staleness
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=8), st.integers(1, 12), st.integers(4000, 30000))
 @settings(max_examples=60, deadline=None)
 def test_bounds(sizes, episodes, size):
-    "Always the youngest episodes, as many as fit into both bounds."
     buffer, everything, first = Buffer(episodes=episodes, bytes=size), [], 0
     for step, n in enumerate(sizes):
         buffer.add(played(first, n), step)
@@ -151,7 +147,6 @@ def test_clear(tmp_path):
         buffer.add(played(24), 6)
         assert buffer.facts.number.tolist() == [24, 25, 26, 27]
     assert Buffer(tmp_path).facts.number.tolist() == [24, 25, 26, 27]
-
 
 # ---- who is drawn
 
@@ -191,7 +186,6 @@ def test_prioritised_chances(alpha):
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40), st.integers(1, 50), st.integers(0, 999))
 @settings(deadline=None)
 def test_stratified_draws(leaf, n, seed):
-    "As many as its share says, at most two off; ascending; never outside."
     index = stratified(tensor(leaf, dtype=torch.float64), n, drawn(seed))
     assert len(index) == n and (index.diff() >= 0).all() and 0 <= index.min() <= index.max() < len(leaf)
     share = tensor(leaf, dtype=torch.float64)/sum(leaf)
@@ -233,7 +227,6 @@ def test_priorities_of_episodes_that_have_gone():
     buffer.update(index, torch.full((8,), 5.))
     assert buffer.facts.priority.tolist() == [5 + 1e-6]*4 + [1.]*4
 
-
 # ---- memory and disk, resuming
 
 def test_memory_and_disk_give_the_same(tmp_path):
@@ -248,7 +241,6 @@ def test_memory_and_disk_give_the_same(tmp_path):
 @pytest.mark.parametrize('disk', [False, True])
 @pytest.mark.parametrize('at', range(7))
 def test_resume_bit_for_bit(tmp_path, disk, at):
-    "What happened after the checkpoint is as if it never had."
     from safetensors.torch import load, save
     whole, cut = Buffer(**bounds), Buffer(**bounds)
     if disk: cut.open(tmp_path)
@@ -324,7 +316,6 @@ def test_replay_passes_everything_through(tmp_path):
     two.open(tmp_path/'replay', True)
     two.restore(one.tensors())
     same_buffer(one.buffer, two.buffer)
-
 
 # ---- errors
 
@@ -405,7 +396,6 @@ def test_foreign_and_missing_files_are_named(tmp_path):
         tmp_path/'state.parquet')
     with pytest.raises(ValueError, match='state.parquet has replay_version 9'): Buffer(tmp_path)
 
-
 # ---- kills
 
 pytestmark = pytest.mark.xdist_group('forks')
@@ -483,7 +473,6 @@ def check_end(folder):
     same_buffer(whole, Buffer(folder/'replay', **bounds, write=False))
 
 def cut_at(tmp_path, places):
-    "Kill at each place, go on to the end, compare."
     for kind, number in places:
         folder, log = tmp_path/f'{kind}{number}', tmp_path/f'{kind}{number}.log'
         status, printed = finish(fork(checkpointed, folder, (kind, number), log=log), log)
@@ -508,5 +497,4 @@ def test_killed_in_the_middle_of_a_write(tmp_path):
     cut_at(tmp_path, [p for p in places if p[1] in (0, 5)] + random.Random(0).sample(places, 4))
 
 @pytest.mark.slow
-def test_killed_at_every_disk_operation(tmp_path):
-    cut_at(tmp_path, operations(tmp_path))
+def test_killed_at_every_disk_operation(tmp_path): cut_at(tmp_path, operations(tmp_path))

@@ -15,7 +15,6 @@ def recipe(**changes):
     return recipes.grpo(**dict(steps=4, groups=3, group_size=4, minibatches=1, test_tasks=0, checkpoint_every=2,
         objective_args=dict(low=LOW, high=HIGH)) | changes)
 def begun(replay, steps=1):
-    "A training with `steps` updates behind it."
     training = trainer.Training(tiny_policy(house, progress=False), house, recipe(replay=replay))
     for step in range(steps): trainer.one_step(training, step)
     return training
@@ -34,7 +33,6 @@ def formula(policy, batch, advantage):
     return found
 
 def gradient(training, batch, advantage):
-    "The gradient that the trainer makes of a batch."
     training.optimizer.zero_grad()
     trainer.backward(training, batch, advantage, torch.arange(len(batch.rows)))
     found = [p.grad.clone() for p in training.weights.values() if p.grad is not None]
@@ -62,7 +60,6 @@ def contract(replay):
     assert close(found, formula(training.policy, batch, advantage)), 'the gradient is not that of the formula'
     assert not close(found, formula(training.policy, batch.select(batch.episodes.source == state_key('policy')),
         advantage[~past])), 'past episodes do not change the gradient'
-
 
 def test_past_episodes_change_the_gradient_as_the_formula_says(): contract(Joined)
 

@@ -33,7 +33,6 @@ def story(trees):
     return [[(row['action'], row['visits'], row['parent'], row['q'] if row['visits'] else None) for row in edges(root)]
             for root in trees.roots]
 
-
 # ---- the tree
 
 @quick
@@ -155,7 +154,6 @@ def test_dive_plays_nothing_out_and_closes_what_is_known():
     wins = sum(node.won for node in root.below())
     assert root.worth == 0 and sum(child.worth for child in root.children) == wins > 1
 
-
 # ---- faults
 
 class Breaking(Walk):
@@ -217,7 +215,6 @@ def test_what_a_model_said_is_escaped_in_the_picture():
     labels = ' '.join(tree_figure(root).data[0].labels)
     assert '<img' not in labels and '&lt;img' in labels
     with pytest.raises(ValueError, match='grow it first'): tree_figure(Node())
-
 
 # ---- what is read off a tree
 

@@ -25,7 +25,6 @@ needs('openai')
 needs('httpx')
 ASK = dict(messages=[dict(role='user', content='Guess a number from 1 to 16.')])
 
-
 def untrained(env): return tiny_policy(env, warm=False, progress=False)
 
 @pytest.fixture(scope='module')
@@ -47,12 +46,10 @@ def play_as_client(speaks, env, seed, turns):
     return earned, bool(step.info.get('success'))
 
 def gradient(policy, batch):
-    "Gradient of a policy loss on a batch, all weights in one."
     policy.model.zero_grad()
     advantage, logp = torch.arange(len(batch.actions)) % 3 - 1. + grpo(batch).float(), policy.forward(batch)[0]
     (advantage*(logp - batch.action('sampler_logp')).exp()).sum().backward()
     return torch.cat([p.grad.flatten() for p in policy.model.parameters()])
-
 
 # ---- the same as a rollout
 
@@ -73,16 +70,13 @@ def test_a_client_in_a_loop_gives_what_a_rollout_gives(env):
     for table in 'episodes', 'rows', 'turns', 'tokens':
         one, other = getattr(served, table), getattr(played, table)
         known = set(one.columns) - {'state', 'final', 'truncated', 'invalid', 'cut', 'reward', 'answer', 'milestone'}
-        for name in known:
-            assert torch.equal(one[name].nan_to_num(), other[name].nan_to_num()), f'{table}.{name}'
+        for name in known: assert torch.equal(one[name].nan_to_num(), other[name].nan_to_num()), f'{table}.{name}'
     assert served.turns.reward.sum() == played.turns.reward.sum()
     assert torch.equal(gradient(policy, served), gradient(policy, played))
     gap = (policy.logprobs(served)[0] - served.action('sampler_logp')).abs()
     assert gap.max() < 1e-4
 
-
 def test_a_hundred_conversations_at_once(guesser):
-    "Each has the ids that it has alone, and every answer went to who had asked."
     import httpx
     hub, games = Hub(guesser, max_tokens=4, temperature=1., seed=9), 100
     async def converse(http, one):
@@ -117,7 +111,6 @@ def test_a_hundred_conversations_at_once(guesser):
     batch = Batch.from_episodes(episodes)
     assert (guesser.logprobs(batch)[0] - batch.action('sampler_logp')).abs().max() < 1e-4
 
-
 # ---- clients that go wrong
 
 class Waiting:
@@ -136,8 +129,6 @@ def until(condition):
 
 @pytest.mark.parametrize('comes_back', [False, True])
 def test_a_client_that_disconnects_in_mid_request(guesser, comes_back):
-    """What nobody has read is not in the episode; a client that asks again gets the answer that was sampled, and
-    nothing is sampled twice."""
     import httpx
     waiting = Waiting(guesser.sampler())
     hub = Hub(guesser, waiting, max_tokens=4, temperature=1.)
@@ -159,7 +150,6 @@ def test_a_client_that_disconnects_in_mid_request(guesser, comes_back):
         ends = [hub.end(x.id, 1.) for x in (one, other)]
     assert [len(e.turns) for e in ends] == [int(comes_back), 1] and one.talk.calls == 0
 
-
 def test_a_connection_rests_while_a_tool_works(guesser):
     "A server that closed it after 5 seconds, uvicorn's own limit, would reset the next request of the loop."
     from http.client import HTTPConnection
@@ -174,7 +164,6 @@ def test_a_connection_rests_while_a_tool_works(guesser):
         line.close()
     assert one.talk.calls == 2
 
-
 def test_a_request_that_is_repeated_while_it_is_carried_out_is_one(guesser):
     waiting = Waiting(guesser.sampler())
     hub = Hub(guesser, waiting, max_tokens=4)
@@ -186,7 +175,6 @@ def test_a_request_that_is_repeated_while_it_is_carried_out_is_one(guesser):
     assert first.result().number == 0 and second.result().number == 1 and one.talk.calls == 2
     assert len({id(h.window) for f in (first, second) for h in [f.result()]}) == 2
     hub.close()
-
 
 def test_a_session_without_an_end_is_an_error_and_keeps_nobody_waiting(guesser):
     hub = Hub(guesser, max_tokens=4, group_size=2, patience=.5)
@@ -201,7 +189,6 @@ def test_a_session_without_an_end_is_an_error_and_keeps_nobody_waiting(guesser):
     assert hub.open(task='b').group == 2 and hub.live == 1  # no late member of a group that is gone
     hub.close()
 
-
 def test_settings_of_a_client_are_kept_and_the_recipe_rules(guesser):
     for temperature, wanted, replaced in ((None, '0', 'seed'), (1., '1.0', 'temperature, top_p, seed')):
         hub = Hub(guesser, max_tokens=4, temperature=temperature)
@@ -212,7 +199,6 @@ def test_settings_of_a_client_are_kept_and_the_recipe_rules(guesser):
             assert (raw.headers['x-agentlab-temperature'], raw.headers['x-agentlab-replaced']) == (wanted, replaced)
             turn, = hub.end(one.id).turns
         assert len(turn.ids) <= 2 and turn.columns['temperature'] == 0.
-
 
 DEEP = '{"messages":' + '['*100_000 + ']'*100_000 + '}'
 CHAT = '/s/{id}/v1/chat/completions'
@@ -256,7 +242,6 @@ def test_a_hostile_client_gets_a_reason_and_costs_nobody_anything(guesser):
         assert len(hub.end(one.id, 1.).turns) == 1
         with pytest.raises(Exception, match='410'): client(url, one).chat.completions.create(model='any', **ASK)
 
-
 def test_other_hosts_need_a_token(guesser):
     import httpx
     hub = Hub(guesser)
@@ -271,7 +256,6 @@ def test_other_hosts_need_a_token(guesser):
             header = {b'Authorization': f'Bearer {key}'.encode()}
             assert httpx.get(f'{url}/s/{one.id}/v1/models', headers=header).status_code == status
 
-
 def test_more_sessions_than_there_may_be_are_refused(guesser):
     hub = Hub(guesser, most=2)
     for _ in range(2): hub.open()
@@ -280,7 +264,6 @@ def test_more_sessions_than_there_may_be_are_refused(guesser):
     hub.open()
     hub.close()
     with pytest.raises(Refused, match='no more'): hub.open()
-
 
 # ---- stop strings
 
@@ -315,7 +298,6 @@ def test_an_answer_ends_with_the_token_that_completes_a_stop_string(reader, stop
     assert said.top_ids == [[i] for i in ids[:n]] and said.truncated_logprobs is None
     assert recites.drawn - n < piece
 
-
 @pytest.mark.parametrize('stop,calls', [('Observation:', 1), ('Mina', 0), ('</tool_call>', 0)])
 def test_a_call_counts_where_it_stands_before_the_stop_string(reader, stop, calls):
     said = 'Well. <tool_call>\n{"name": "search", "arguments": {"query": "Mina"}}\n</tool_call>\nObservation: x'
@@ -325,7 +307,6 @@ def test_a_call_counts_where_it_stands_before_the_stop_string(reader, stop, call
     hub.close()
     assert len(heard.message.get('tool_calls', ())) == calls and heard.finish == ('tool_calls' if calls else 'stop')
     assert stop not in (heard.message['content'] or '')
-
 
 def test_stop_strings_over_http_streamed_and_not(guesser):
     "The stream never shows one; the ids begin like those without `stop`."
@@ -343,7 +324,6 @@ def test_stop_strings_over_http_streamed_and_not(guesser):
             met += answer.usage.completion_tokens < len(whole)
     free.close()
     assert met > 3
-
 
 def test_rewards_on_the_way_land_in_their_turns(guesser):
     import httpx
@@ -369,7 +349,6 @@ def test_rewards_on_the_way_land_in_their_turns(guesser):
     assert batch.turns.reward.tolist() == [-2., .5, 4., 8.5] and batch.turns['call'].tolist() == [0., 1., 2., 3.]
     assert batch.episodes.outcome.tolist() == [11.]
 
-
 @pytest.mark.parametrize('told', [{}, {'x-agentlab-state': 'hall'}])
 def test_states_of_a_served_agent_make_the_steps_of_gigpo(guesser, told):
     hub = Hub(guesser, max_tokens=4, temperature=1., group_size=2)
@@ -383,7 +362,6 @@ def test_states_of_a_served_agent_make_the_steps_of_gigpo(guesser, told):
     if told: assert set(batch.turns.state.tolist()) == {state_key('hall')} and not gigpo(batch).equal(grpo(batch))
     else:
         with pytest.raises(ValueError, match='state'): gigpo(batch)
-
 
 # ---- tools, and templates of known families
 
@@ -425,7 +403,6 @@ def ended(policy, talk):
     hub.close()
     return hub, one, 'done'
 
-
 def test_a_template_that_rewrites_thoughts_begins_a_window():
     pytest.importorskip('trl')
     from families import tokenizer
@@ -441,13 +418,11 @@ def test_a_template_that_rewrites_thoughts_begins_a_window():
     assert 'Why?' not in one.decode(context) and 'Because.' in one.decode(context)
     assert [t.window for t in talk.turns()] == [0, 1]
 
-
 # ---- programs
 
 def sleeper(base_url, task): time.sleep(task)
 
 def test_programs_that_fail_end_their_own_episode_only(guesser, tmp_path):
-    "One overruns its limit and asks on, one reports its reward itself, one never does."
     import httpx
     late = []
     def agent(url, task):
@@ -465,7 +440,6 @@ def test_programs_that_fail_end_their_own_episode_only(guesser, tmp_path):
     assert (episodes[1].error, episodes[1].outcome, episodes[1].success) == (None, .5, True)
     assert 'without a reward' in episodes[2].error
 
-
 def test_a_command_is_killed_with_what_it_started(guesser, tmp_path):
     note = tmp_path/'pid'
     script = f'sleep 60 & echo $! > {note}; sleep 60'
@@ -480,7 +454,6 @@ def _alive(pid):
     except FileNotFoundError: return False
     return state != 'Z'
 
-
 def test_a_sampler_that_fails_ends_the_run(guesser):
     class Broken:
         def sample(self, *arguments, **how): raise FloatingPointError('diverged')
@@ -490,12 +463,10 @@ def test_a_sampler_that_fails_ends_the_run(guesser):
     with pytest.raises(FloatingPointError, match='diverged'):
         play(guesser, AgentProgram(agent, ['x'], lambda t, a: 1.), range(3), sampler=Broken())
 
-
 @pytest.mark.parametrize('how,error', [
     (dict(agent='python x'), 'list of words'), (dict(tasks=[]), 'at least one task'), (dict(limit=0), 'above 0')])
 def test_a_program_that_cannot_be_played_is_refused(how, error):
     with pytest.raises(ValueError, match=error): AgentProgram(**dict(agent=print, tasks=['x']) | how)
-
 
 def test_tests_of_a_program_need_tasks(guesser, tmp_path):
     program = AgentProgram(lambda url, task: task, [1, 2], reward=lambda task, answer: answer, held_out=[3, 4])
@@ -504,7 +475,6 @@ def test_tests_of_a_program_need_tasks(guesser, tmp_path):
     with pytest.raises(ValueError, match='token_budget'): play(guesser, program, [0], token_budget=9)
     with pytest.raises(TypeError, match='is a program'):
         train(untrained(GuessNumber()), program, recipes.arpo(steps=1, test_tasks=0), tmp_path/'run', progress=False)
-
 
 # ---- agents that somebody else has started
 
@@ -521,7 +491,6 @@ def test_waiting_for_agents_is_bounded_and_a_group_of_one_is_said(guesser):
         with pytest.warns(UserWarning, match='2 of 2 groups hold one episode'): play(guesser, agents, range(2), **how)
         with pytest.raises(ValueError, match='group_size=3'): play(guesser, agents, range(2), group_size=3)
         with pytest.raises(ValueError, match='test_tasks=0'): agents.tasks('test', 3)
-
 
 # ---- the command
 
@@ -549,7 +518,6 @@ def test_the_command_keeps_what_was_said_when_it_is_stopped(tmp_path, sign):
     assert sorted(x for b in batches for x in b.episodes.outcome.tolist()) == [0., 1.]
     assert sum(int((b.episodes.error != -1).sum()) for b in batches) == 1 and all(b.labels['token'] for b in batches)
 
-
 @pytest.mark.parametrize('how,error', [
     (dict(port=70000), 'port=70000'), (dict(max_tokens=0), 'max_tokens=0'), (dict(host='0.0.0.0'), '--token'),
     (dict(vllm='http://127.0.0.1:9'), 'does not answer'), (dict(out=__file__), 'is a file')])
@@ -557,7 +525,6 @@ def test_a_command_that_cannot_serve_is_refused(tmp_path, monkeypatch, how, erro
     monkeypatch.setattr(signal, 'signal', lambda *arguments: None)
     with pytest.raises((ValueError, OSError), match=error):
         serve(**dict(model='untrained', env='guess', out=str(tmp_path/'served')) | how)
-
 
 # ---- the pretrained model
 

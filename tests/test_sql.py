@@ -1,7 +1,5 @@
 "Questions over three tables: what counts is the rows, the database can only be read, and its faults end one episode."
-import re
-import sqlite3
-import time
+import re, sqlite3, time
 from random import Random
 from types import SimpleNamespace
 
@@ -18,7 +16,6 @@ from words import says_known_words
 ENDLESS = 'with recursive n(x) as (select 1 union all select x + 1 from n) select {} from n'
 LEVELS = range(1, 7)
 
-
 @pytest.fixture
 def shop():
     one = Shop(as_script(dict(store=3)))
@@ -29,7 +26,6 @@ def begun(task=None, seed=0, **how):
     env = SqlWorld(**how)
     env.reset(seed, task)
     return env
-
 
 # ---- the database
 
@@ -78,7 +74,6 @@ class Locked(SqlWorld):
         return text
 
 class Says:
-    "A sampler that says one thing."
     def __init__(self, policy, text): self.ids = [*policy.chat.text_ids(text), policy.end_id]
     def sample(self, contexts, **how):
         return [SimpleNamespace(ids=self.ids, logprobs=[-1.]*len(self.ids), entropies=[0.]*len(self.ids))
@@ -98,7 +93,6 @@ def test_a_locked_database_ends_one_episode_only(tmp_path):
     env.reached = lambda query: 0.
     step = env.step('sql select name from customers')
     assert 'locked' in step.observation and not step.done
-
 
 # ---- questions
 
@@ -144,11 +138,9 @@ def test_what_is_no_question_is_refused(task):
 def test_bad_settings_are_refused(how):
     with pytest.raises(ValueError): SqlWorld(**how)
 
-
 # ---- play
 
-def test_the_world_keeps_the_rules():
-    assert set(check_env(load_env('sql')).values()) == {'ok'}
+def test_the_world_keeps_the_rules(): assert set(check_env(load_env('sql')).values()) == {'ok'}
 
 def test_the_answer_is_judged_and_in_the_release_the_last_query():
     task = SqlWorld().tasks('train', 1)[0]
@@ -169,8 +161,7 @@ def test_milestones_are_quarters():
     share = [env.step(f'sql {query}').info['milestone'] for query in ('select job from customers', 'select')]
     assert share == [.5, .5]  # what was reached stays reached
 
-def test_only_known_words_are_said_and_read():
-    says_known_words(SqlWorld(), SqlWorld().tasks('demo', 40), .6)
+def test_only_known_words_are_said_and_read(): says_known_words(SqlWorld(), SqlWorld().tasks('demo', 40), .6)
 
 def test_the_expert_wins_and_the_careless_do_not():
     env, won = SqlWorld(), {0.: 0, 1.: 0}

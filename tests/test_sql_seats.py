@@ -22,7 +22,6 @@ from agentlab.train import recipes, train
 TASK = dict(show='name', of=[], where=['city', 'rome'], different=False, store=3)
 TRIED, ANSWER = dict(tool='sql'), dict(tool='answer')
 
-
 @pytest.fixture(scope='module')
 def shown():
     "A world of seats and a policy that has watched a few games."
@@ -35,7 +34,6 @@ def told(world, tables='customers', tried=None, answer=None):
     return steps + [world.step(text) for text in (tried, answer) if text]
 
 RIGHT, WRONG = query_of(TASK), slips(TASK)[0]
-
 
 # ---- the seats
 
@@ -92,7 +90,6 @@ def test_a_reader_is_told_of_the_seats():
     world = as_reader(SqlSeats(SqlWorld()))
     assert 'only say yes or no' in world.guide and 'sql QUERY' in world.guide
 
-
 # ---- a choice among candidates
 
 def test_the_majority_counts_results_and_not_texts():
@@ -132,7 +129,6 @@ def test_a_validator_scores_the_text_that_its_seat_reads(shown):
     logits = policy.action_logits(ids, torch.tensor([[0, ids.shape[1]]])).float()[0]
     yes, no = (policy.chat.text_ids(word)[0] for word in ('yes', 'no'))
     assert scores[0].item() == pytest.approx((logits[yes] - logits[no]).item(), abs=1e-4)
-
 
 # ---- one loss
 
@@ -180,7 +176,6 @@ def test_an_answer_is_worth_nine_tenths_and_its_form_one():
     b = table()
     assert answered_in_form(b).tolist() == pytest.approx([1., .1, 1., 1., 1.])
     assert answered_in_form(b.with_turns(invalid=torch.ones(5))).tolist() == pytest.approx([.9, 0., .9, .9, .9])
-
 
 # ---- the recipes
 

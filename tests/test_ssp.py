@@ -20,7 +20,6 @@ from agentlab.train import recipes, train
 
 ENV = HopSearch()
 
-
 def learner(seed=0):
     tokenizer = word_tokenizer(SearchRoles().vocabulary())
     return Policy(tiny_model(len(tokenizer), 128, hidden=16, layers=1, seed=seed), tokenizer, name='learner')
@@ -33,13 +32,11 @@ def mute(env, generator): return 'hello'
 def busy(question, passages): raise TimeoutError('no answer in time')
 
 def astray(env, generator):
-    "Asks for somebody else than whom it was given."
     action = env.expert(generator=Random(0)).split()
     return ' '.join('tailor' if action[0] == 'ask' and word == 'mentor' else 'mentor' if action[0] == 'ask'
         and word in ('rival', 'cousin', 'tailor') else word for word in action)
 
 def scores(*pattern):
-    "A solver that answers at once, right (1) or wrong (0)."
     todo = iter([x for one in pattern for x in one])
     def solver(env, generator):
         truth = env.game.world.chain(env.game.start, env.game.path)[1]
@@ -55,9 +52,7 @@ def paid(b, **rule):
         b.turns.episode, reward))
 
 def each(b, advantage, role):
-    "The advantage of every episode of a role."
     return [float(advantage[b.turns.episode[b.action_turn] == k][0]) for k in of_role(b, role).nonzero()[:, 0].tolist()]
-
 
 def test_two_proposals_for_an_answer_by_hand():
     "Roles, groups, s, rewards and the three credits of four proposals for two answers."
@@ -83,7 +78,6 @@ def test_two_proposals_for_an_answer_by_hand():
     lone = b.select(of_role(b, 'solver') | (torch.arange(12) == 7))
     close(each(lone, ssp(lone, faithful=True), 'proposer') + each(lone, ssp(lone), 'proposer'), [1., 0.])
 
-
 def test_a_refused_question_is_replaced_by_an_earlier_problem_or_a_known_one():
     old = [known_problem(k, ENV) for k in (1, 2)]
     b = round_of([1, 2, 3], dict(proposer=mute, solver=scores([1]*6)), group_size=2, spare=[[old[0]], [None], [old[1]]])
@@ -96,7 +90,6 @@ def test_a_refused_question_is_replaced_by_an_earlier_problem_or_a_known_one():
     # the known problem depends on the seed alone
     assert problem_of(again, int((again.episodes.group == 3).nonzero()[0, 0])) == first[3]
 
-
 @pytest.mark.parametrize('solve, faithful, passes',
     [(busy, False, 0), (busy, True, 1), (hop_lookup, True, 0), (hop_lookup, False, 0)])
 def test_a_misleading_question_passes_only_where_a_failing_verifier_fails_open(solve, faithful, passes):
@@ -108,14 +101,12 @@ def test_a_misleading_question_passes_only_where_a_failing_verifier_fails_open(s
     tried = of_role(b, 'solver') & (b.episodes.proposed > 0)
     assert not b.episodes.success[tried].any() and int(tried.sum()) == 5*int(valid.sum())
 
-
 def test_a_quarter_of_a_point_counts_as_a_success_only_as_released():
     turn = lambda: [Turn(0, text='x', ids=[1], context_ids=[1], logps=[0.], entropies=[0.])]
     def made():
         return [Episode(turn(), 0, 0, 'proposer', success=True)], [Episode(
             turn(), 1, k, 'solver', success=k < 2, columns=dict(answers=[11., 1., 1., 1., 1.][k])) for k in range(5)]
     assert [rated(*made(), faithful)[0].columns['solved'] for faithful in (False, True)] == [.2, .4]
-
 
 def test_a_question_that_nobody_could_try_is_an_error_and_teaches_nothing(tmp_path):
     calls = iter(range(10**6))
@@ -125,7 +116,6 @@ def test_a_question_that_nobody_could_try_is_an_error_and_teaches_nothing(tmp_pa
     episodes = play_search(learner(), ENV, [1, 2], players=dict(proposer=expert, solver=down), keep=True, max_tokens=8)
     wrong = [e for e in episodes if e.error]
     assert [e.seat for e in wrong] == ['proposer'] + ['solver']*5 and 'nobody could try' in wrong[0].error
-
 
 def paying(b):
     "Something to learn for an untrained policy: to say one thing rather than another."
@@ -149,7 +139,6 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_pool(players, tmp_path):
     if players: assert pool[2] > pool[1] > pool[0] > 0 and pool[3] < pool[2] and whole.rows()[0]['skipped']
     else: assert pool == [0]*5 and not any(row['skipped'] for row in whole.rows())
 
-
 def test_the_pool_is_in_the_checkpoint_and_is_drawn_by_seed_and_step():
     keeper = ProblemPool(None, 3, groups=2, proposals=2, threshold=.5)
     keeper.problems = [known_problem(k, ENV) for k in range(7)]
@@ -161,7 +150,6 @@ def test_the_pool_is_in_the_checkpoint_and_is_drawn_by_seed_and_step():
     keeper.plan(20)
     assert keeper.problems == []
 
-
 def test_roles_are_updated_one_after_the_other_on_their_own_tokens():
     b = paid(round_of([5, 6], dict(proposer=expert, solver=scores([1]*4)), group_size=2))
     yielded = list(role_by_role(b, None))
@@ -171,7 +159,6 @@ def test_roles_are_updated_one_after_the_other_on_their_own_tokens():
     assert len(list(role_by_role(b, None, roles=('solver',)))) == 1
     assert (proposer_first(4, 5, faithful=True) == dict(updates_args=dict(roles=('proposer',), faithful=True))
             and proposer_first(5, 5) == {})
-
 
 def test_the_proposer_warms_up_alone(tmp_path):
     "With the solver's tries out of the loss, what they earn does not move the weights."
@@ -184,12 +171,10 @@ def test_the_proposer_warms_up_alone(tmp_path):
     assert torch.equal(weights(tmp_path/'a', 0.), weights(tmp_path/'b', 1.)) and not torch.equal(weights(
         tmp_path/'c', 0.), torch.cat([p.detach().flatten() for p in learner().model.parameters()]))
 
-
 def test_a_verifier_that_errs_in_training_does_not_count_in_the_test():
     "Held-out proposals are judged by a lookup; references try the valid ones alone."
     found = search_scores(learner(), ENV, 4, references=dict(other=learner(1)), max_tokens=4, max_turns=3)
     assert found['valid'] == 0 and math.isnan(found['own']) and math.isnan(found['other']) and 0 <= found['solver'] <= 1
-
 
 @pytest.mark.parametrize('call, said', [(lambda: play_search(learner(), ENV, [1], proposals=0), 'proposals=0'),
     (lambda: play_search(learner(), ENV, [1], players=dict(teacher=expert)), "'teacher'"),
@@ -204,7 +189,6 @@ def test_a_verifier_that_errs_in_training_does_not_count_in_the_test():
     (lambda: SearchRoles(split='dev'), 'dev'),])
 def test_bad_arguments_are_named(call, said):
     with pytest.raises(ValueError, match=said): call()
-
 
 @given(
     st.lists(st.tuples(st.sampled_from(['proposer', 'solver']), st.integers(0, 2), st.sampled_from([0., .25, .5, 1.])),

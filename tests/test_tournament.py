@@ -1,6 +1,5 @@
 "Tournaments that go on when players, files and environments fail, and populations that grow by best responses."
-import json
-import time
+import json, time
 from functools import partial
 from random import Random
 
@@ -42,7 +41,6 @@ def leaves(env, generator): raise SystemExit(3)
 def mute(env, generator): return None
 SOUND = dict(expert=expert_player, random=random_player)
 
-
 def missing_for(player, env=KUHN, **how):
     "The table of two sound players and one more; the sound match must be whole."
     table = tournament(SOUND | dict(bad=player), env, games=3, max_tokens=2, **how)
@@ -52,7 +50,6 @@ def missing_for(player, env=KUHN, **how):
     assert (missing.wanted == 3).all() and (missing.games == 0).all() and (missing.faults > 0).all()
     assert table.results().games[table.players.index('bad')].sum() == 0  # no loss, no game
     return table, missing
-
 
 @pytest.mark.parametrize('player, reason',
     [(raises, "KeyError: 'lost'"), (leaves, 'SystemExit: 3'), (mute, 'NoneType')])
@@ -64,7 +61,6 @@ def test_a_player_that_fails_leaves_a_hole_with_its_reason(player, reason):
     assert frame.rate.isna().sum() == 2 and rating_frame(bradley_terry(table.results())).component.nunique() == 2
     assert table.margins().isnan().sum() == 4
 
-
 def test_a_seat_that_never_answers_costs_its_limit_once_a_match():
     asked = []
     def hangs(env, generator):
@@ -74,7 +70,6 @@ def test_a_seat_that_never_answers_costs_its_limit_once_a_match():
     begun = time.monotonic()
     _, missing = missing_for(hangs, limit=.3)
     assert len(asked) <= 4 and time.monotonic() - begun < 3 and missing.reason.str.contains('TimeoutError').all()
-
 
 def test_snapshots_that_are_missing_foreign_or_of_another_size(tmp_path):
     policy = learner()
@@ -89,7 +84,6 @@ def test_snapshots_that_are_missing_foreign_or_of_another_size(tmp_path):
     assert not len(tournament(SOUND | dict(older=tmp_path/'older'), KUHN, games=2, max_tokens=2,
         policy=policy).missing())
 
-
 def test_two_policies_with_different_words_do_not_meet_and_the_others_do():
     game = TicTacToe()
     turned = word_tokenizer(game.vocabulary()[::-1])  # as many tokens, other numbers
@@ -101,13 +95,11 @@ def test_two_policies_with_different_words_do_not_meet_and_the_others_do():
     assert (table.missing().reason.str.contains('different vocabularies').all() and table.known('random', 'turned')
             and table.known('one', 'two'))
 
-
 def test_a_model_that_breaks_is_a_hole_too():
     policy, broken = learner(), learner(seed=1)
     broken.model.forward = lambda *args, **kw: 1/0
     table = tournament(SOUND | dict(policy=policy, broken=broken), KUHN, games=2, max_tokens=2)
     assert table.missing().reason.str.contains('ZeroDivisionError').all() and len(table.missing()) == 6
-
 
 class Torn(Kuhn):
     "Breaks where the queen is dealt first, at the reset or at the first move."
@@ -130,7 +122,6 @@ def test_a_fault_of_the_environment_takes_its_deals_out_of_both_seatings(env, re
     whole = tournament(SOUND | dict(policy=learner()), KUHN, games=8, tasks=deals, max_tokens=2)
     assert (whole.matches.games == 8).all() and not len(whole.missing())
 
-
 def test_an_environment_that_hangs_in_a_process_of_its_own_is_a_hole():
     class Hangs(Kuhn):
         def play(self, move):
@@ -141,7 +132,6 @@ def test_an_environment_that_hangs_in_a_process_of_its_own_is_a_hole():
     assert (table.known('calm', 'timid') and len(table.missing()) == 2
             and table.missing().reason.str.contains('EnvTimeout').all())
 
-
 def test_an_environment_that_cannot_begin_gives_a_table_of_holes():
     class Closed(Kuhn):
         def reset(self, seed, task=None): raise OSError('closed today')
@@ -149,7 +139,6 @@ def test_an_environment_that_cannot_begin_gives_a_table_of_holes():
     assert len(table.missing()) == 2 and table.missing().reason.str.contains('closed today').all()
     heat_map(table)
     bradley_terry(table.results())
-
 
 def test_a_tournament_that_is_killed_goes_on_and_ends_with_the_same_table(tmp_path):
     policy = learner()
@@ -170,7 +159,6 @@ def test_a_tournament_that_is_killed_goes_on_and_ends_with_the_same_table(tmp_pa
     with pytest.raises(ValueError, match='known table has seed=5'):
         tournament(players, KUHN, games=3, seed=6, max_tokens=2, known=half)
 
-
 @given(st.lists(st.integers(-3, 3), min_size=9, max_size=9), st.integers(1, 4))
 @settings(max_examples=15, deadline=None)
 def test_payoffs_of_a_zero_sum_game_are_antisymmetric_and_those_of_the_table(cells, games):
@@ -182,7 +170,6 @@ def test_payoffs_of_a_zero_sum_game_are_antisymmetric_and_those_of_the_table(cel
     torch.testing.assert_close(found.payoffs().fill_diagonal_(0), wanted, atol=1e-12, rtol=0)
     assert torch.equal(found.margins(), -found.margins().T)
 
-
 def test_sampled_margins_are_antisymmetric_with_policies_at_the_table():
     players = SOUND | dict(policy=learner(), other=learner(seed=1))
     table = tournament(players, KUHN, games=5, max_tokens=2)
@@ -191,14 +178,12 @@ def test_sampled_margins_are_antisymmetric_with_policies_at_the_table():
     frame = table.frame()
     assert (frame.wins + frame.draws + frame.losses == frame.games).all() and (frame.games == 10).all()
 
-
 # PSRO
 
 CYCLE = deferred(lambda: torch.tensor([[0., -1, 1], [1, 0, -1], [-1, 1, 0]], dtype=torch.float64))
 def cell(one, other): return CYCLE[one, other], CYCLE[other, one]
 def best(side, others, shares, number): return int((CYCLE[:, list(others)] @ shares).argmax())
 def gain(p): return float((CYCLE[:, list(p.rows)] @ p.shares[0]).max())
-
 
 @pytest.mark.parametrize('begin', [0, 1, 2])
 def test_psro_on_a_cycle_becomes_uniform_and_naive_self_play_does_not(begin):
@@ -209,7 +194,6 @@ def test_psro_on_a_cycle_becomes_uniform_and_naive_self_play_does_not(begin):
     slow = [gain(p) for p in psro(population_of([begin]), cell, best, fictitious, 30)]
     assert .03 < slow[-1] < .15 < slow[8]
 
-
 @pytest.fixture(scope='module')
 def kuhn_tree(): return game_tree(KUHN)
 
@@ -217,13 +201,11 @@ def grow(tree, meta, size, begin=None):
     return list(psro(begin or population_of([uniform(tree)], [uniform(tree)]), exact_match(tree), exact_answer(tree),
         meta, size))
 
-
 def test_psro_comes_near_the_equilibrium_of_kuhn(kuhn_tree):
     curve = [nash_conv(kuhn_tree, mixed_strategy(kuhn_tree, p)) for p in grow(kuhn_tree, replicator, 10)]
     assert curve[0] > .9 and all(a > b for a, b in zip(curve[:6], curve[1:7])) and curve[-1] < .02
     circle = [nash_conv(kuhn_tree, mixed_strategy(kuhn_tree, p)) for p in grow(kuhn_tree, naive, 10)]
     assert min(circle) > .3
-
 
 @given(st.integers(0, 2**31))
 @settings(max_examples=10, deadline=None)
@@ -237,7 +219,6 @@ def test_the_strategy_of_a_mixture_earns_what_the_mixture_earns(kuhn_tree, seed)
     for seat in (lambda x: seated(kuhn_tree, x, other), lambda x: seated(kuhn_tree, other, x)):
         wanted = sum(share*game_value(kuhn_tree, seat(one)) for share, one in zip(shares, strategies))
         torch.testing.assert_close(game_value(kuhn_tree, seat(mixture)), wanted, atol=1e-9, rtol=0)
-
 
 @pytest.mark.parametrize('meta', [replicator, fictitious, partial(risk_averse, aversion=.2, steps=100)])
 def test_a_population_that_was_killed_goes_on(kuhn_tree, tmp_path, meta):
@@ -255,7 +236,6 @@ def test_a_population_that_was_killed_goes_on(kuhn_tree, tmp_path, meta):
             for a, b in zip((*last.rows, *last.columns), (*whole[-1].rows, *whole[-1].columns)))
     assert all(torch.equal(a, b) for a, b in zip(again[-1].shares, whole[-1].shares))
 
-
 def test_a_missing_match_stops_psro_with_its_reason_and_can_be_played_later():
     stone, matches = always('rock'), Matches(RPS, 3)
     stone.__name__ = 'stone'
@@ -265,7 +245,6 @@ def test_a_missing_match_stops_psro_with_its_reason_and_can_be_played_later():
     paper.__name__ = 'raises'  # the same name, repaired
     p = next(psro(population_of([stone, paper]), Matches(RPS, 3, known=matches.table), best))
     assert p.row.tolist() == [[0, -1], [1, 0]] and p.shares[0][1] > .99
-
 
 def test_an_oracle_that_learns_finds_paper_and_scissors(tmp_path):
     policy = learner(RPS)

@@ -18,9 +18,7 @@ from view_data import HOSTILE, crowd, hostile_batch, played, turn, write_run
 
 THREE = dict(grpo=grpo, gigpo=gigpo, mars=mars)
 
-def sent(scope)->dict:
-    "Bytes of every part; NaN in JSON would be an error of its own."
-    return {name: len(json.dumps(scope.part(name), allow_nan=False)) for name in PARTS}
+def sent(scope)->dict: return {name: len(json.dumps(scope.part(name), allow_nan=False)) for name in PARTS}
 
 def cells(part)->dict:
     "turn -> cell of a grid."
@@ -54,7 +52,6 @@ def test_the_numbers_are_the_estimators_own(run, name):
             rel=1e-5)
 
 def test_the_scale_is_fixed_over_the_group(scope):
-    """The largest number of the group has the full colour, wherever one looks; colours are symmetric."""
     shown = scope.part('grid')
     values = scope.values(scope.played, 'grpo')[1][scope.played.members(scope.group).turns]
     assert shown['top'] == signed(float(np.abs(values).max()))
@@ -64,7 +61,6 @@ def test_the_scale_is_fixed_over_the_group(scope):
     assert scope.part('grid')['top'] == shown['top']
 
 def test_a_pinned_estimator_and_the_difference(scope):
-    """Both numbers, and first minus second, on every tile, in the row's name and in the pane."""
     scope.estimate('gigpo')
     scope.pin('mars')
     one, two = (scope.values(scope.played, name)[1] for name in ('gigpo', 'mars'))
@@ -84,7 +80,6 @@ def test_a_pinned_estimator_and_the_difference(scope):
         for cell in cells(scope.part('grid')).values())
 
 def test_estimators_that_cannot_read_the_step_say_why(scope):
-    """A missing column, an exception, a result of another length: a reason in the menu, and the old choice stays."""
     def raises(batch): raise RuntimeError('<b>boom\x1b</b>')
     scope.offered |= dict(raises=raises, short=lambda b: torch.zeros(3))
     reasons = dict(scope.part('menu')['estimators'])
@@ -104,7 +99,6 @@ def test_the_runs_own_estimator_comes_first(run):
 # --- tokens
 
 def test_missing_columns_are_named_not_invented(scope):
-    """Without the trainer's log-probabilities there is no difference, no ratio, no KL, and no list of likely tokens."""
     lacking = {key: missing for key, _, missing in scope.part('menu')['modes']}
     assert lacking == dict(entropy=[], advantage=[], difference=['old_logp'], ratio=['new_logp', 'old_logp'],
         kl=['ref_logp'])
@@ -116,7 +110,6 @@ def test_missing_columns_are_named_not_invented(scope):
     with pytest.raises(ValueError, match='mode='): scope.colour('temperature')
 
 def test_every_quantity_where_its_columns_are():
-    """Difference, ratio with its clipped tokens, KL and the five likeliest tokens, as their formulas say."""
     batch = played(0, .5)
     n = len(batch.actions)
     wave = torch.linspace(-.6, .6, n)
@@ -138,8 +131,6 @@ def test_every_quantity_where_its_columns_are():
         assert scope.part('row')['mode'] == mode and all(-100 <= s <= 100 for s in scope.part('row')['shares'])
 
 def test_the_next_unsure_token_visits_the_tenth_that_is_least_sure():
-    """One round through the group meets every token at or above the 90 % quantile of its entropies once, in the
-    order of the grid; N goes back."""
     scope = turnscope(crowd(16, 5, 8), dict(grpo=grpo))
     p, group = scope.played, scope.played.members(scope.group)
     entropy = p.action('entropy')[group.tokens]
@@ -156,7 +147,6 @@ def test_the_next_unsure_token_visits_the_tenth_that_is_least_sure():
     assert int(p.start[scope.turn]) + scope.token == seen[-2]
 
 def test_long_turns_are_sent_in_pages():
-    """Of a turn of 2,000 tokens one page is sent, the one that holds the chosen token."""
     ids = list(range(2000))
     batch = Batch.from_episodes([Episode([turn(0, [], ids)], outcome=1.), Episode([turn(0, [], [1])])])
     scope = turnscope(batch, dict(grpo=grpo))
@@ -194,7 +184,6 @@ def test_links_of_states_and_of_branches():
     assert scope.turn == 4 and 'No other turn' in scope.message
 
 def test_search_goes_round_all_turns_that_hold_the_words(scope):
-    """Upper and lower case alike, in the order of groups, rows and play, wrapping; the texts are marked in the pane."""
     wanted = [t for t in range(len(scope.played)) if 'go south' in '\n'.join(scope.played.texts(t))]
     first = scope.search('GO SOUTH') or scope.turn
     seen = [first] + [scope.search('GO SOUTH') or scope.turn for _ in wanted[1:]]
@@ -206,8 +195,6 @@ def test_search_goes_round_all_turns_that_hold_the_words(scope):
     assert scope.search('') is None and scope.message == ''
 
 def test_the_same_task_beside(run):
-    """Another step that holds the state of the first turn is shown beside, with one scale for both; moves are
-    followed; a step without the task says so."""
     scope = turnscope(run, THREE, step=0)
     scope.beside(3)
     other = scope.part('other')
@@ -249,7 +236,6 @@ def damaged():
     return batch.with_action(old_logp=old).with_tokens(weight=weight)
 
 def test_every_finding_leads_to_its_place():
-    """As many findings as the report counts, and the turns are those that were damaged."""
     batch = damaged()
     scope = turnscope(batch, dict(grpo=grpo), encode=lambda text: {'w3 w4 ': [3, 4], 'w4 ': [4]}.get(text, [8]))
     counted = {f.name: f.found for f in integrity([batch])}
@@ -281,7 +267,6 @@ def test_the_mark_that_ends_a_turn_is_no_text():
     assert (wrong.tolist(), looked) == ([1, 2], 3)  # 'ab ' was sampled as one token, and is tokenised as two
 
 def test_checks_that_cannot_be_made_say_so(scope):
-    """No trainer's log-probabilities, no tokenizer: not checked, which is not the same as nothing found."""
     found = {name: n for name, _, _, n, *_ in scope.part('banner')['findings']}
     assert (found['sampler and trainer disagree'] is None and found[RETOKENISED] is None
             and found['environment failures'] == 0)
@@ -290,7 +275,6 @@ def test_checks_that_cannot_be_made_say_so(scope):
 # --- sources
 
 def test_a_run_is_read_when_it_is_asked_for(run, monkeypatch):
-    """Opening loads one step; at most four stay; an altered Parquet file gives other numbers."""
     loaded = []
     original = Batch.load
     monkeypatch.setattr(Batch, 'load', staticmethod(lambda path: loaded.append(Path(path).stem) or original(path)))
@@ -310,8 +294,6 @@ def test_a_run_is_read_when_it_is_asked_for(run, monkeypatch):
 
 @pytest.mark.parametrize('dump', ['trl/chat', 'trl/text', 'verl'])
 def test_somebody_elses_dump(dump):
-    """Texts and rewards as they are; tokens, entropies and success are called not recorded; the trainer's own
-    advantages are offered where the dump has them."""
     scope = turnscope(open_any(Path(__file__).parent/'foreign'/dump))
     sent(scope)
     assert scope.part('row')['total'] is None and all(missing == ['tokens']
@@ -327,7 +309,6 @@ def test_somebody_elses_dump(dump):
     assert 'no success' not in scope.static()
 
 def test_a_run_without_rollouts(tmp_path):
-    """Curves without groups, and no episode at all: a message instead of an error."""
     folder = write_run(tmp_path/'run')
     for file in (folder/'episodes').iterdir(): file.unlink()
     scope = turnscope(folder)
@@ -341,8 +322,6 @@ def test_a_run_without_rollouts(tmp_path):
     assert scope.first == '' and 'advantage' not in scope.part('row')['columns'] and 'nothing to show' in scope.static()
 
 def test_the_strip_says_what_the_log_says(scope):
-    """Readings at the chosen step; a click takes the nearest saved step; a metric that nobody logged is not
-    recorded."""
     assert scope.part('head')['readings']['reward'] == '0.8' and scope.part('head')['place'] == 1
     scope.act(dict(do='step_near', to=.7))
     assert scope.played.step == 1
@@ -356,8 +335,6 @@ def test_the_strip_says_what_the_log_says(scope):
 # --- what is sent
 
 def test_only_the_visible_parts_are_sent():
-    """25 times the episodes or a group of 400 rollouts of 60 turns: no more rows, no more bytes; scrolling brings
-    other ones."""
     sizes = [sum(sent(turnscope(crowd(n, 6, 20), THREE)).values()) for n in (16, 400)]
     assert sizes[1] < 1.3*sizes[0]
     scope = turnscope(crowd(400, 60, 4, group=400), THREE)
@@ -374,8 +351,6 @@ def test_only_the_visible_parts_are_sent():
     assert scope.part('grid')['lines']
 
 def test_unchanged_parts_are_not_sent_again(run):
-    """A move changes the head, the grid's mark, the pane and the row; the strip, the menu and the banner stay where
-    they are."""
     pytest.importorskip('anywidget')
     scope = turnscope(run, THREE)
     changed = []
@@ -418,8 +393,6 @@ def test_two_million_tokens_open_in_two_seconds(tmp_path):
 # --- text that attacks
 
 def test_hostile_text_is_cut_and_made_visible():
-    """Markup stays letters, nothing that has no shape or turns the direction is sent, 100 kB become a few hundred
-    characters."""
     scope = turnscope(hostile_batch())
     text = json.dumps({name: scope.part(name) for name in PARTS}, ensure_ascii=False)
     assert '<script>window.hit=1</script>' in text and len(text) < 40_000
@@ -450,8 +423,6 @@ def test_nothing_but_the_listed_actions_can_be_called(scope):
 # --- the twin
 
 def test_the_twin_shows_both_estimators_and_their_difference(run):
-    """No script, no link to elsewhere; the numbers of both grids and of the difference; titles and descriptions on
-    every picture."""
     html = turnscope_html(run, THREE, first='gigpo', second='grpo', step=1, beside=3)
     assert '<script' not in html and 'http' not in html
     assert (html.count('<svg') == html.count('<desc>') and 'gigpo − grpo' in html and 'Step 3: the same task' in html
@@ -461,7 +432,6 @@ def test_the_twin_shows_both_estimators_and_their_difference(run):
     one, two = (scope.values(scope.played, name)[1][turns] for name in ('gigpo', 'grpo'))
     for value in [*one, *two, *(one - two)]: assert f'<b>{signed(float(value))}</b>' in html
     with pytest.raises(ValueError, match='not offered'): turnscope_html(run, THREE, first='nobody')
-
 
 def test_every_link_of_the_twin_leads_somewhere():
     """Grids without tokens of their own have tiles that can be focused but are no links."""

@@ -52,7 +52,6 @@ def move(policy, seed, scale=.3):
 
 @pytest.fixture(scope='module')
 def servers():
-    "One server for each way of reporting log-probabilities."
     all_of_them = dict(max_len=512, max_logprobs=SIZE)
     with (vllm_server.Server(BASE.model, **all_of_them) as processed,
           vllm_server.Server(BASE.model, mode='raw_logprobs', **all_of_them) as raw):
@@ -76,7 +75,7 @@ def truth(policy, context, ids, temperature=1.):
     return (logp.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist(), torch.special.entr(logp.exp()).sum(-1).tolist(),
             logp)
 
-# ---------------------------------------------------------------- the contract, for everybody who samples
+# ---- the contract, for everybody who samples
 
 def torch_form(servers, mode, patch, policy):
     return TorchSampler(policy.model, max_context=policy.max_context, stop={policy.end_id})
@@ -188,7 +187,7 @@ def test_a_temperature_that_vllm_changes_is_refused(servers):
     with pytest.raises(ValueError, match='temperature=2.5.*0 to 2'): sampler.sample(contexts(1), 2, 2.5)
     assert sampler.sample(contexts(1), 2, .01) and sampler.sample(contexts(1), 2, 2.)
 
-# ---------------------------------------------------------------- what the real server answers
+# ---- what the real server answers
 
 CONTRACT = Path(__file__).parent.parent/'assets'/'interop'/'vllm_contract.json'
 
@@ -207,7 +206,7 @@ def test_the_contract_tells_a_server_that_is_kinder(tmp_path):
         assert (vllm_contract.a_rank_above_the_limit(vllm_contract.Asker(server.url, policy, tmp_path))
                 != recorded['a_rank_above_the_limit'])
 
-# ---------------------------------------------------------------- the weights follow
+# ---- the weights follow
 
 def says(sampler, policy):
     "Mean distance between what the sampler reports and what the policy computes."
@@ -241,8 +240,6 @@ def test_folders_do_not_pile_up(server, tmp_path):
     assert not folder.exists()  # a temporary one goes with its sampler
 
 def test_two_clients_never_share_a_name(server):
-    """Equal weights, two processes: the first one ends, and the second one's adapter is still there, even when the
-    server has to read it again."""
     one, two = learned(7), learned(7)
     first, second = VLLMSampler(reach(server, keep=1)), VLLMSampler(reach(server, keep=1))
     names = [first.sync(one).adapter.name, second.sync(two).adapter.name]
@@ -333,7 +330,6 @@ def test_a_time_that_the_server_names_is_kept(server):
 
 @pytest.mark.parametrize('why', ['ReadTimeout: ', '/v1/load_lora_adapter answered 503: busy'])
 def test_a_load_that_got_lost_is_tried_again(server, why):
-    "A server that is well, and a request that never arrived or came too early: no refusal."
     engine, lost, waits = reach(server, wait=1., jitter=0., sleep=lambda s: waits.append(s)), [why], []
     call = engine.call
     def failing(path, body=None):
@@ -343,7 +339,7 @@ def test_a_load_that_got_lost_is_tried_again(server, why):
     policy = learned()
     assert says(VLLMSampler(engine).sync(policy), policy) < 1e-4 and waits == [1.]
 
-# ---------------------------------------------------------------- the wrong server
+# ---- the wrong server
 
 def test_another_model_is_refused_before_anything_is_played(tmp_path):
     policy = learned()
@@ -373,7 +369,7 @@ def test_addresses():
     with pytest.raises(ValueError, match='tries=0'): VLLMServer('http://host', tries=0)
     with pytest.raises(ValueError, match='keep=0'): Shelf(None, None, 0)
 
-# ---------------------------------------------------------------- lost, slow, restarted, broken
+# ---- lost, slow, restarted, broken
 
 def changed(**how):
     def fault(answer):
@@ -443,7 +439,7 @@ def test_a_server_that_comes_back_gets_its_adapter_again(server):
     sampler.sample(contexts(1), 1)
     with pytest.raises(ValueError, match='another model'): policy.sampler()
 
-# ---------------------------------------------------------------- runs
+# ---- runs
 
 def remote(server, **how):
     return Policy(copy.deepcopy(BASE.model), BASE.tokenizer, name='tiny', sampler=VLLMSampler(reach(server, **how)))
@@ -480,7 +476,7 @@ def test_a_step_waits_for_a_server_that_comes_back(server, tmp_path):
     server.faults = [lambda a: a]*10 + [lambda a: Response('gone', 503)]*6
     same_run(whole, learn(tmp_path/'waited', remote(server), steps=1))
 
-# ---------------------------------------------------------------- in process
+# ---- in process
 
 def test_the_engine_syncs_and_drops_adapters(monkeypatch):
     vllm_server.install(monkeypatch)
