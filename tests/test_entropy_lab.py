@@ -76,13 +76,6 @@ def test_every_token_has_one_kind_and_the_marks_say_which():
     assert (found['AEPO advantage'].counts['scaled'] > 0 and (found['entropy bonus .01'].opening == .01).all()
             and (found['clip (PPO)'].opening == 0).all())
 
-def test_ppo_by_hand():
-    "Ratio 1.3: with a positive advantage the gradient is 0, with a negative one it is kept."
-    batch, _, _ = moved(groups=1, size=2, turns=2)
-    n = len(batch.actions)
-    logp, sign = batch.action('old_logp') + math.log(1.3), torch.tensor([1., -1.]*n).double()[:n]
-    assert effects(dict(clip=o.clip), present(batch, logp), sign)['clip'].kind == ['silent', 'kept']*(n//2)
-
 def test_weight_nan_and_the_unapplicable():
     batch, logp, advantage = moved()
     n = len(batch.actions)

@@ -184,8 +184,7 @@ def test_splits_are_disjoint_and_drawn_evenly():
 
 def test_a_success_needs_the_key():
     env = KeyDoor(size=3)
-    house = dict(size=3, start='a1', key='b1', chest='a2', closed=[])
-    env.reset(0, house)
+    env.reset(0, dict(size=3, start='a1', key='b1', chest='a2', closed=[]))
     assert env.step('go south').observation.startswith('You are in a2.')
     assert env.step('open chest').info['invalid']
     for action in ('go north', 'go east', 'take key'): env.step(action)
@@ -196,14 +195,12 @@ def test_a_success_needs_the_key():
 
 @pytest.mark.parametrize('options, message', [(dict(size=1), 'size=.*whole'), (dict(size=27), 'size=.*whole'),
     (dict(size='3'), 'size=.*whole'), (dict(closed=-1), 'closed must'),
-    (dict(size=2, closed=2), 'falls apart'), (dict(horizon=3), 'horizon=.*whole'),
-    (dict(horizon=None), 'horizon=.*whole'), (dict(split='dev'), 'split must')])
+    (dict(size=2, closed=2), 'falls apart'), (dict(horizon=None), 'horizon=.*whole')])
 def test_bad_parameters_of_a_house(options, message):
     with pytest.raises(ValueError, match=message): KeyDoor(**options)
 
-@pytest.mark.parametrize('change, message', [(dict(start='b1'), 'three different rooms'), (dict(key='z9'), 'a1 to c3'),
-    (dict(closed=['a1-c3']), 'which is no door'),
-    (dict(closed=['a1-a2', 'a1-b1']), 'cannot be reached'), (dict(size=4), 'KeyDoor'), (dict(size=None), 'size')])
+@pytest.mark.parametrize('change, message', [(dict(closed=['a1-c3']), 'which is no door'), (dict(size=4), 'KeyDoor'),
+    (dict(size=None), 'size')])
 def test_bad_layouts(change, message):
     house = dict(size=3, start='a1', key='b1', chest='a2', closed=[])
     with pytest.raises(ValueError, match=message): KeyDoor(size=3).reset(0, house | change)

@@ -11,7 +11,7 @@ from agentlab.env import KeyDoor, check_env
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy import tiny_policy
 from agentlab.replay.experience import (Clusters, Experienced, Library, Tipped, bare, clean, duplicate,
-                                        failings, likeness, strategies, tip_text, zones)
+                                        failings, strategies, tip_text, zones)
 from agentlab.replay.written_rules import (Advised, Ruled, advice, apply_plan, asked, check_plan, check_texts, evidence,
                                            keydoor_names, load_library, patterns, propose, read_json, read_rule, render,
                                            save_library, training_free, undecided, write_rule)
@@ -65,12 +65,6 @@ def test_clusters_follow_the_rule(texts, limit):
         places.place(said)
         assert [[c.text, c.members] for c in places.all.values()] == model
         assert sum(map(len, places.index.values())) == len(places) <= limit
-
-def test_ghosts_of_the_release_grow_without_limit():
-    sound, released = Clusters(limit=2), Clusters(limit=2, faithful=True)
-    for i in range(30):
-        for places in (sound, released): places.place(f'place {i*1111}', 'task')
-    assert (len(sound.index), len(released.index)) == (2, 30) and len(released) == 2
 
 def test_tasks_do_not_share_places():
     places = Clusters()
@@ -348,8 +342,6 @@ def test_refused_advice_is_not_repeated():
     first, second = env.step(way), env.step(way)
     assert (first.info['invalid'] and first.info['columns'] == dict(advised=1.) and not second.info['invalid']
             and second.info['columns'] == dict(advised=0.))
-
-def test_likeness_is_bounded(): assert 0 <= likeness('x'*10**5, 'y'*10**5) <= 1 and likeness('', '') == 1.
 
 # ---- a policy that reads
 

@@ -16,8 +16,8 @@ needs('trl')
 import families
 from agentlab import cli
 from agentlab.episodes import Batch
-from agentlab.objective.correction import truncated
-from agentlab.policy import Chat, Policy, TorchSampler
+
+from agentlab.policy import Chat, Policy
 from agentlab.policy.core import check_bf16, checkpoint_layers, quiet
 from agentlab.policy.qlora import base_in_nf4, paged_adamw, qlora_policy, vocabulary_key, with_adapter
 from agentlab.rollout import play
@@ -95,7 +95,8 @@ def test_a_base_that_computes_in_bf16(base, tmp_path):
         before = frozen(policy)
         run = train(policy, Paying(), large_recipe(precision=precision), tmp_path/precision, progress=False)
         row, = run.rows()
-        assert 0 < row['grad_norm'] < 100 and row['sampler_gap'] < .5 and row['skipped'] is None
+        assert 0 < row['grad_norm'] < 100 and row['sampler_gap'] < .5
+        assert row['skipped'] is None and row['sampler_kl'] is not None
         for name, p in frozen(policy).items(): exactly(p, before[name], name)
 
 @pytest.mark.gpu
@@ -178,27 +179,6 @@ def test_the_reference_is_the_adapter_that_training_began_with(base, tmp_path, n
     with pytest.raises(ValueError, match=r"has an adapter already.*lora=\{\}"):
         trainer.Training(policy, Paying(), small_recipe(lora=dict(r=2)))
 
-# ---- another engine samples
-
-class Warmer:
-    "Draws one-tenth too hot, and reports it truthfully."
-    def sync(self, policy): self.exact = TorchSampler(policy.model, max_context=policy.max_context)
-    def sample(self, contexts, max_tokens, temperature=1., **more):
-        return self.exact.sample(contexts, max_tokens, temperature*1.1, **more)
-
-def test_the_gap_to_the_sampler_is_measured_and_corrected(tmp_path):
-    seen = {}
-    for name, sampler in dict(exact=None, warmer=Warmer()).items():
-        def weights(batch): return seen.setdefault(name, []).append(truncated(batch)) or seen[name][-1]
-        policy = small_policy()
-        policy.samples_by = sampler
-        run = train(policy, Paying(), trainer.for_gpu(small_recipe(steps=2), weights, lr=1e-3, max_tokens=3),
-            tmp_path/name, progress=False)
-        gap, w = [row['sampler_gap'] for row in run.rows()], torch.cat(seen[name])
-        if sampler is None: assert max(gap) < 1e-4 and (w - 1).abs().max() < 1e-4
-        else:
-            assert (min(gap) > .01 and w.min() < .99 and 1.01 < w.max() <= 2
-                    and all(row['sampler_kl'] is not None for row in run.rows()))
 
 def test_for_gpu_changes_nothing_else():
     recipe = recipes.gspo(steps=7)

@@ -12,7 +12,7 @@ from agentlab.view import open as open_any
 from agentlab.view.run_report import CHECKS, integrity, signed
 from agentlab.view.turnscope_data import MODES, RETOKENISED, Played, clipped, findings, pieces, retokenised
 from agentlab.view.turnscope_layout import ACTIONS, PARTS
-from agentlab.view.turnscope_state import COLUMNS, ROWS, TOKENS
+from agentlab.view.turnscope_state import TOKENS
 from agentlab.view.turnscope_widget import turnscope, turnscope_html
 from view_data import HOSTILE, crowd, hostile_batch, played, turn, write_run
 
@@ -170,8 +170,7 @@ def test_links_of_states_and_of_branches():
     assert {t: cell[13] for t, cell in grid.items()} == {0: 'a', 1: 'b', 2: 'a', 3: 'a', 4: '', 5: 'a', 6: 'b'}
     assert {t: (cell[14], cell[15]) for t, cell in grid.items() if cell[14]} == {0: ('o', 0), 3: ('b', 0), 5: ('b', 0)}
     scope.choose_turn(0)
-    seen = [scope.next_visit() or scope.turn for _ in range(4)]
-    assert seen == [2, 5, 3, 0]  # rows: best outcome first
+    assert [scope.next_visit() or scope.turn for _ in range(4)] == [2, 5, 3, 0]  # rows: best outcome first
     scope.choose_turn(5)
     scope.to_origin()
     assert scope.turn == 0
@@ -335,12 +334,7 @@ def test_the_strip_says_what_the_log_says(scope):
 # --- what is sent
 
 def test_only_the_visible_parts_are_sent():
-    sizes = [sum(sent(turnscope(crowd(n, 6, 20), THREE)).values()) for n in (16, 400)]
-    assert sizes[1] < 1.3*sizes[0]
     scope = turnscope(crowd(400, 60, 4, group=400), THREE)
-    grid = scope.part('grid')
-    assert (grid['rows'], len(grid['lines']), grid['columns'],
-            len(grid['lines'][0]['cells'])) == (400, ROWS, 60, COLUMNS)
     assert max(sent(scope).values()) < 60_000
     scope.act(dict(do='look', row=390, column=50, other=False))
     grid = scope.part('grid')
@@ -360,9 +354,6 @@ def test_unchanged_parts_are_not_sent_again(run):
     changed.clear()
     scope.answer(dict(do='choose_token', to=1))
     assert changed == ['head']
-    changed.clear()
-    scope.answer(dict(do='estimate', to='gigpo'))
-    assert set(changed) == {'head', 'grid', 'pane', 'row'}
 
 @pytest.mark.slow
 def test_two_million_tokens_open_in_two_seconds(tmp_path):
