@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from later import needs
+from later import needs, refuses
 needs('pydantic_monty', reason="pydantic-monty is not installed: pip install -e '.[python]'")
 from agentlab.env import bug_repair as module
 from agentlab.env.bug_repair import (Artifact, BugRepair, BugWork, InjectBug, Tester as Runner, changed, code_of,
@@ -191,7 +191,7 @@ def test_tasks_that_are_none_are_refused(task):
 
 def test_code_is_made_of_known_words():
     for text in ("f = __import__('os')", 'f = x\nimport os', 'f = x ; import os', 'f = 9', 'f = x.y'):
-        with pytest.raises(ValueError, match='a program is made of'): code_of(text)
+        with refuses('a program is made of'): code_of(text)
     with pytest.raises(ValueError): run('f = open')
 
 # ---- the two games
@@ -235,7 +235,7 @@ def test_experts_and_demonstrators():
                 assert step.info['success'], (level, task)
             one.reset(0)
             for act in (one.expert, one.demonstrator):
-                with pytest.raises(ValueError, match='noise needs a generator'): act(.5)
+                with refuses('noise needs a generator'): act(.5)
                 assert isinstance(act(.5, draw), str)
 
 @pytest.mark.parametrize('make', [lambda: BugRepair(level=0), lambda: BugRepair(horizon=0),
@@ -371,7 +371,7 @@ def test_a_group_may_get_a_bug_instead(monkeypatch):
         assert failing(run(task['bug']), run(task['program'])) and task['bug'] not in (task['program'], bug['bug'])
     only = self_play(None, env, [1], groups=[0], bugs=[bug], tries=2)
     assert torch.isfinite(bug_reward(Batch.from_episodes(only))).all() and len(only) == 2
-    with pytest.raises(ValueError, match='one per group'): self_play(None, env, [1, 2], bugs=[None])
+    with refuses('one per group'): self_play(None, env, [1, 2], bugs=[None])
 
 def test_what_was_not_tried_is_not_learned_from():
     task = dict(program=ONE, line='h')

@@ -77,6 +77,9 @@ def text_of(page):
     page = re.sub(r'<style>.*?</style>', '', page, flags=re.S)
     return html.unescape(re.sub(r'<[^>]+>', '', page))
 
+def scope_of(batch): return turnscope(batch, dict(grpo=grpo))
+def page_of(batch, **how): return group_html(batch, grpo(batch), **how)
+
 ALL = (('thought', 'I think the door is shut.'), ('markup', '</think>'), ('call', 'guess high'), ('action', 'go north'),
        ('subgoal', 'the key'), ('switch', 'so'), ('other', 'and'))
 
@@ -119,7 +122,7 @@ def test_labels_survive_a_file_and_an_old_file_opens(tmp_path):
     assert lexicon(old).control == frozenset() and lexicon(old).between == ' '
     scope = turnscope(old, dict(grpo=grpo))
     assert scope.part('row')['controls'] == [False, 0] and 'al-switch"' not in turnscope_html(old, dict(grpo=grpo))
-    assert 'go' in text_of(group_html(old, grpo(old)))
+    assert 'go' in text_of(page_of(old))
 
 def test_words_that_were_likely_and_not_taken_have_texts():
     batch, extra = batch_of(spoken(('action', 'go'))), plainly('north')[0]
@@ -138,7 +141,7 @@ def test_a_letter_of_three_tokens_stands_in_the_first():
 def test_a_letter_that_was_cut_is_an_escape():
     ids = plainly('日')[:-1]
     batch = batch_of((turn(0, read('x'), ids), [3]*len(ids)))
-    page = group_html(batch, grpo(batch))
+    page = page_of(batch)
     assert r'\xe6' in page and '\ufffd' not in page
     page.encode()  # it can be written down
 
@@ -150,26 +153,26 @@ def test_sharing_letters_loses_nothing(texts):
 
 def test_a_word_of_the_model_is_one_box():
     batch = batch_of(spoken(('action', 'unheard')), parts=False)
-    page, ids = group_html(batch, grpo(batch)), plainly('unheard')
+    page, ids = page_of(batch), plainly('unheard')
     assert len(ids) > 2 and len(re.findall(r'<span class="al-w[ "]', page)) == 1
-    row = turnscope(batch, dict(grpo=grpo)).part('row')
+    row = scope_of(batch).part('row')
     assert [place.startswith('g') for place in row['places']] == [False] + [True]*(len(ids) - 1)
 
 def test_line_breaks_are_marked_and_break():
     batch = batch_of(spoken(('action', 'x = 2\ngo')))
-    assert '↵' in group_html(batch, grpo(batch)) and 'al-br' in group_html(batch, grpo(batch))
-    assert any('b' in place for place in turnscope(batch, dict(grpo=grpo)).part('row')['places'])
+    assert '↵' in page_of(batch) and 'al-br' in page_of(batch)
+    assert any('b' in place for place in scope_of(batch).part('row')['places'])
 
 # ---- marks of the template
 
 def test_control_tokens_come_with_the_batch_not_from_their_text():
     batch = batch_of(spoken(('action', f'go {MARKS[0]} now'), seen=f'a sign says {MARKS[1]}'))
-    page = group_html(batch, grpo(batch))
+    page = page_of(batch)
     bare = text_of(re.sub(r'<span class="[^"]*al-control[^"]*".*?</span>(<i></i><small>.*?</small></span>)?', '', page,
         flags=re.S))
     assert f'a sign says {MARKS[1]}' in bare and 'user' not in bare and 'assistant' not in bare
     assert '<|im' not in re.sub('&lt;', '', page)
-    scope = turnscope(batch, dict(grpo=grpo))
+    scope = scope_of(batch)
     bubble = scope.part('pane')['sides'][0]['bubbles'][0]
     assert ''.join(text for _, text in bubble['read']) == f'a sign says {MARKS[1]}'
     assert ''.join(text for *_, shown, _ in bubble['said'] for _, text in shown) == f'go {MARKS[0]} now'
@@ -177,7 +180,7 @@ def test_control_tokens_come_with_the_batch_not_from_their_text():
 
 def test_the_switch_shows_them():
     batch = batch_of(spoken(('action', 'go')))
-    scope = turnscope(batch, dict(grpo=grpo))
+    scope = scope_of(batch)
     scope.act(dict(do='show_controls'))
     row = scope.part('row')
     assert row['ids'][-1] == END and row['controls'] == [True, 1] and 'c' in row['places'][-1]
@@ -185,7 +188,7 @@ def test_the_switch_shows_them():
     scope.choose_token(len(row['ids']) - 1)
     scope.act(dict(do='show_controls'))
     assert scope.token in scope.part('row')['ats']  # the chosen token is one that is drawn
-    assert group_html(batch, grpo(batch)).count('class="al-switch"') == 1
+    assert page_of(batch).count('class="al-switch"') == 1
 
 def test_a_game_out_of_a_batch_has_the_texts_that_were_read():
     batch = batch_of(spoken(('action', f'go {MARKS[0]}'), seen='The hall.'), parts=False)
@@ -197,11 +200,11 @@ def test_a_game_out_of_a_batch_has_the_texts_that_were_read():
 def test_every_part_has_a_name_and_a_shape():
     batch = batch_of(spoken(*ALL), spoken(('action', 'go')))
     assert parts_shown(batch, lexicon(batch)) == (1, 2, 3, 4, 5, 6)
-    page = group_html(batch, grpo(batch))
+    page = page_of(batch)
     for name, _ in ALL[:-1]: assert f'al-p{PART_CODES[name]}' in page
     # told without a colour
     for name in ('thought', 'call', 'action', 'subgoal', 'switch'): assert f'<b class="al-part">{name}</b>' in page
-    scope = turnscope(batch, dict(grpo=grpo))
+    scope = scope_of(batch)
     scope.choose_turn(0)
     said = scope.part('pane')['sides'][0]['bubbles'][0]['said']
     assert [code for _, code, _, _ in said] == [PART_CODES[name] for name, _ in ALL]
@@ -211,15 +214,15 @@ def test_every_part_has_a_name_and_a_shape():
 
 def test_where_all_is_action_nothing_is_marked():
     batch = batch_of(spoken(('action', 'go')), spoken(('action', 'wait')))
-    assert parts_shown(batch, lexicon(batch)) == () and '<b class="al-part">' not in group_html(batch, grpo(batch))
-    assert turnscope(batch, dict(grpo=grpo)).part('row')['legend'] == []
+    assert parts_shown(batch, lexicon(batch)) == () and '<b class="al-part">' not in page_of(batch)
+    assert scope_of(batch).part('row')['legend'] == []
 
 def test_a_long_thought_is_one_line():
     long = 'I think. '*1000
     batch = batch_of(spoken(('thought', long), ('action', 'go north')))
     count = len(plainly(long))
     assert count > 3000
-    scope = turnscope(batch, dict(grpo=grpo))
+    scope = scope_of(batch)
     row = scope.part('row')
     assert ([fold[1:3] for fold in row['folds']] == [[0, count]] and row['ids'] == plainly('go north')
             and row['total'] == count + len(row['ids']) + 1)
@@ -236,7 +239,7 @@ def test_a_long_thought_is_one_line():
         if row['later'] is None: break
         scope.choose_token(row['later'])
     assert seen == list(range(count + len(plainly('go north'))))  # every token is on one page
-    page = group_html(batch, grpo(batch), limit=200)
+    page = page_of(batch, limit=200)
     assert f'{count:,} tokens' in page and 'go' in text_of(page) and len(page) < 300_000
 
 def test_an_unsure_token_inside_of_a_thought_opens_it():
@@ -257,7 +260,7 @@ def test_what_a_rule_put_inside_of_an_action_is_not_shown_as_said():
     scope.act(dict(do='show_controls'))
     assert scope.part('row')['ids'] == [*made.ids[:1],
         *made.ids[2:]] and scope.part('row')['total'] == len(made.ids) - 1
-    assert 'The hall is dark.' in text_of(group_html(forced, grpo(forced)))
+    assert 'The hall is dark.' in text_of(page_of(forced))
 
 # ---- text that attacks, sizes
 
@@ -267,24 +270,23 @@ def test_hostile_text_in_every_part_and_on_every_page():
         for j, text in enumerate(x.encode('utf-8', 'replace').decode() for x in HOSTILE) if text], seen=HOSTILE[k])
         for k in range(2)]
     batch = batch_of(*turns)
-    pages = [group_html(batch, grpo(batch)), turnscope_html(batch, dict(grpo=grpo)),
-             side_by_side([('a', batch), ('b', batch)])]
+    pages = [page_of(batch), turnscope_html(batch, dict(grpo=grpo)), side_by_side([('a', batch), ('b', batch)])]
     for page in pages:
         assert (not re.search(r'<(script|img|iframe|b>out)', page) and 'onerror="' not in page and '\x1b' not in page
                 and '\u202e' not in page)
         page.encode()
-    scope = turnscope(batch, dict(grpo=grpo))
+    scope = scope_of(batch)
     for name in PARTS: json.dumps(scope.part(name), allow_nan=False).encode()
 
 def test_a_thought_of_a_hundred_thousand_characters_is_cut():
     batch = batch_of(spoken(('thought', 'think '*17_000), ('action', 'go')))
-    scope = turnscope(batch, dict(grpo=grpo))
+    scope = scope_of(batch)
     sizes = {name: len(json.dumps(scope.part(name))) for name in PARTS}
     assert sizes['pane'] < 4*LONG and sizes['row'] < 20_000
     assert 'characters cut' in json.dumps(scope.part('pane'))
     page = side_by_side([('a', batch), ('b', batch)])
     assert len(page) < 60_000 and 'characters cut' in page
-    assert len(group_html(batch, grpo(batch), limit=500)) < 600_000
+    assert len(page_of(batch, limit=500)) < 600_000
 
 # ---- the entropy lab
 

@@ -13,6 +13,7 @@ from agentlab.env.rules import Guarded, Rule, skip
 from agentlab.episodes import Episode, Turn
 from agentlab.policy.tiny import demonstrate
 from agentlab.rollout import play
+from later import refuses
 from small import small_policy
 
 sys.path += [str(Path(__file__).resolve().parent.parent/folder) for folder in ('tools', 'tools/claims')]
@@ -51,7 +52,7 @@ def test_another_seat_speaks_in_its_own_name_and_a_lone_one_has_none():
     other = next(seat for seat in env.seats if seat != step.seat)
     assert step.observation.endswith(f' {other}: {TEXT}')
     for alone in (KeyDoor(), Requests()):
-        with pytest.raises(ValueError, match='has no second seat to speak'): Planted(alone, planted(by_seat))
+        with refuses('has no second seat to speak'): Planted(alone, planted(by_seat))
 
 def test_calls_by_name_are_planted_filtered_and_guarded_too():
     "A caller with structured calls goes through the same doors; a world without tools offers none."
@@ -87,7 +88,7 @@ def test_influence_by_hand_over_the_seats_of_a_game():
              game(1, 'a', (0, 'post press'), (1, 'x'))]
     assert influence(games, planted(in_answer, 1)) == dict(share=2/5, by_turn=[1/2, 1., 0., 0.], reached=[2, 1, 1, 1])
     assert influence(games, planted(in_answer, 4))['by_turn'] == [0.]
-    with pytest.raises(ValueError, match='at=5: no game of 2 came so far'): influence(games, planted(in_answer, 5))
+    with refuses('at=5: no game of 2 came so far'): influence(games, planted(in_answer, 5))
 
 def test_the_table_has_a_row_for_each_probe_and_defence():
     made = []
@@ -115,7 +116,7 @@ def acted(env, obey, games=40):
 
 @pytest.mark.parametrize('seats', [1, 0])
 def test_a_workflow_of_one_is_refused(seats):
-    with pytest.raises(ValueError, match=f'seats={seats}: a workflow needs at least 2'): ByTurns(Inside(), seats)
+    with refuses(f'seats={seats}: a workflow needs at least 2'): ByTurns(Inside(), seats)
 
 def test_a_workflow_keeps_the_protocol_and_honest_seats_do_the_task():
     for env in (workflow(), workflow(probe_of(in_answer, 'post press'))):
