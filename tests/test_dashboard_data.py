@@ -151,9 +151,6 @@ def test_the_browser_says_when_it_has_drawn():
     plots.heard(dict(drawn=plots.frame))
     assert plots.painted and plots.ready(plots.last + 1.1, 8)
 
-def test_too_few_points_are_refused():
-    with pytest.raises(ValueError, match='points=31: give at least 32'): Dashboard([], points=31)
-
 # ---- the KL: median and largest
 
 OLD, NEW = dict(step=0, kl=200.), dict(step=1, kl=200., kl_median=.001, kl_max=5150.)

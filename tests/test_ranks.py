@@ -69,7 +69,12 @@ def near(one, two, name=''):
                 or abs(one - two) <= 1e-5*max(1, abs(one))), (name, one, two)
     else: assert one == two, (name, one, two)
 
-def same_story(one, two, counted=True):
+def near_rows(one, two):
+    without = lambda run: [{k: v for k, v in row.items() if k != 'computed'} for row in facts(run)]
+    near(without(one), without(two))  # `computed` counts the padding, and each process pads its own share
+    near(one.tests(), two.tests())
+
+def same_story(one, two):
     "The same weights after every update, episodes, rows and tests; and something did move."
     one, two = Run(one), Run(two)
     assert one.steps() == two.steps() and len(one.rows()) == len(two.rows()) > 1
@@ -79,10 +84,7 @@ def same_story(one, two, counted=True):
                 episodes=('group', 'game', 'seat', 'outcome')).items():
             for column in columns:
                 assert torch.equal(getattr(a, table)[column], getattr(b, table)[column]), (step, table, column)
-    # padding: each process pads its own share
-    without = lambda rows: [{k: v for k, v in row.items() if k != 'computed'} for row in rows]
-    near(without(facts(one)), without(facts(two)))
-    near(one.tests(), two.tests())
+    near_rows(one, two)
     kept = [[torch.load(folder.folder/f'weights-{row["step"]}.pt') for row in one.rows()
              if (folder.folder/f'weights-{row["step"]}.pt').exists()] for folder in (one, two)]
     assert len(kept[0]) == len(kept[1]) > 1
@@ -215,10 +217,7 @@ def test_the_command_under_its_launcher(tmp_path):
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert command([*asked, '--out', str(tmp_path/'one')]) == 0
     one, two = Run(tmp_path/'one'), Run(tmp_path/'two')
-    # padding: each process pads its own share
-    without = lambda rows: [{k: v for k, v in row.items() if k != 'computed'} for row in rows]
-    near(without(facts(one)), without(facts(two)))
-    near(one.tests(), two.tests())
+    near_rows(one, two)
     assert ended.stdout.count("greedy") == 2  # the first process alone says what came of it
     assert [len(run.rows()) for run in (one, two)] == [1, 1] and (two.folder/'policy'/'model.safetensors').exists()
     assert len(re.findall(r'grpo: 100%[^\r\n]*\n', ended.stderr)) == 1  # one bar was closed

@@ -39,6 +39,22 @@ def gradient(training, batch, advantage):
     training.optimizer.zero_grad()
     return found
 
+def played(training):
+    batch, advantage, _ = trainer.prepare(training, trainer.usable(trainer.collect(training, 1)), 1)
+    return batch, advantage
+
+def same_step(training, twin, weigh=lambda past, found: found):
+    "A step with an update on the past is the step of a twin without one, and then that of the formula."
+    batch, advantage = played(training)
+    row = trainer.learn(training, batch, advantage, None, 1)
+    trainer.move(twin, batch, advantage, 1)
+    past, found = begun(Afterwards).replay.last
+    for p, g in zip(twin.weights.values(), formula(twin.policy, past, weigh(past, found))): p.grad = g
+    torch.nn.utils.clip_grad_norm_(twin.weights.values(), twin.recipe.max_grad_norm)
+    twin.optimizer.step()
+    for name, p in training.weights.items(): torch.testing.assert_close(p, twin.weights[name], rtol=1e-4, atol=2e-5)
+    return row, past, batch
+
 def close(a, b): return len(a) == len(b) and all(torch.allclose(x, y, rtol=1e-3, atol=1e-6) for x, y in zip(a, b))
 
 def contract(replay):
@@ -67,36 +83,18 @@ def test_an_idle_buffer_is_found_out():
     with pytest.raises(AssertionError, match='no past token'): contract(Idle)
 
 def test_updates_on_the_past_are_the_steps_of_the_formula():
-    training = begun(Afterwards)
-    twin = begun(Nothing)
-    played = trainer.usable(trainer.collect(training, 1))
-    batch, advantage, _ = trainer.prepare(training, played, 1)
-    row = trainer.learn(training, batch, advantage, None, 1)
-    trainer.move(twin, batch, advantage, 1)
-    past, found = begun(Afterwards).replay.last
-    for p, g in zip(twin.weights.values(), formula(twin.policy, past, found)): p.grad = g
-    torch.nn.utils.clip_grad_norm_(twin.weights.values(), twin.recipe.max_grad_norm)
-    twin.optimizer.step()
-    for name, p in training.weights.items(): torch.testing.assert_close(p, twin.weights[name], rtol=1e-4, atol=2e-5)
+    row, past, batch = same_step(begun(Afterwards), begun(Nothing))
     assert (row['replayed'] == pytest.approx(len(past.actions)/(len(past.actions) + len(batch.actions)))
             and row['stored'] == len(batch))
 
 def test_weights_of_a_prioritised_draw_are_in_the_gradient():
+    weight = lambda past: torch.linspace(.1, 1., len(past), dtype=torch.float64)
     class Weighted(Afterwards):
         def updates(self, batch, advantage, step):
             for past, found, fields in super().updates(batch, advantage, step):
-                weight = torch.linspace(.1, 1., len(past), dtype=torch.float64)
-                yield past.with_episodes(replay_weight=weight), found, fields
-    training, twin = begun(Weighted), begun(Nothing)
-    batch, advantage, _ = trainer.prepare(training, trainer.usable(trainer.collect(training, 1)), 1)
-    row = trainer.learn(training, batch, advantage, None, 1)
-    trainer.move(twin, batch, advantage, 1)
-    past, found = begun(Afterwards).replay.last
-    weight = torch.linspace(.1, 1., len(past), dtype=torch.float64)[past.turns.episode[past.action_turn]]
-    for p, g in zip(twin.weights.values(), formula(twin.policy, past, found*weight.float())): p.grad = g
-    torch.nn.utils.clip_grad_norm_(twin.weights.values(), twin.recipe.max_grad_norm)
-    twin.optimizer.step()
-    for name, p in training.weights.items(): torch.testing.assert_close(p, twin.weights[name], rtol=1e-4, atol=2e-5)
+                yield past.with_episodes(replay_weight=weight(past)), found, fields
+    row, *_ = same_step(begun(Weighted), begun(Nothing),
+        lambda past, found: found*weight(past)[past.turns.episode[past.action_turn]].float())
     assert 0 < row['past_outside'] < 1
 
 def test_weights_of_joined_episodes_are_in_the_advantage():
@@ -106,8 +104,7 @@ def test_weights_of_joined_episodes_are_in_the_advantage():
             return (joined := super().join(batch, step)).with_episodes(replay_weight=weight(joined).double())
     training, plain = begun(Weighted), begun(Joined)
     for one in (training, plain): one.policy = training.policy
-    (batch, advantage, _), (same_batch, whole, _) = (trainer.prepare(one, trainer.usable(trainer.collect(one, 1)), 1)
-        for one in (training, plain))
+    (batch, advantage), (same_batch, whole) = map(played, (training, plain))
     past = batch.action('past') > 0
     assert past.any() and torch.equal(batch.tokens.id, same_batch.tokens.id)
     torch.testing.assert_close(advantage, torch.where(past, whole*.25, whole))

@@ -81,6 +81,8 @@ def agree(ours: tuple, flat: tuple, tolerance=1e-5):
     assert (ours[0] - flat[0]).abs().max() < 1e-4 and (ours[1] - flat[1]).abs().max() < 1e-4
     assert (ours[2] - flat[2]).norm() < tolerance*flat[2].norm()
 
+def as_flat(policy, batch): agree(measured(policy, batch, on_the_tree(batch)), measured(policy, batch, parts(batch)))
+
 # The tree itself
 
 ROWS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=9)
@@ -160,7 +162,7 @@ def test_with_an_adapter(name):
     with torch.no_grad():
         for key, p in policy.model.named_parameters():
             if 'lora_B' in key: p.normal_(0, .1, generator=torch.Generator().manual_seed(0))
-    agree(measured(policy, batch, on_the_tree(batch)), measured(policy, batch, parts(batch)))
+    as_flat(policy, batch)
 
 ODD = {'one token before the action': [[([3], [4, 5])], [([3], [4, 6])], [([2], [7])]],
     'equal rows': [[([1, 2, 3], [4, 5])]]*4, 'a row inside another': [[([1, 2, 3], [4])],
@@ -172,7 +174,7 @@ ODD = {'one token before the action': [[([3], [4, 5])], [([3], [4, 6])], [([2], 
 @pytest.mark.parametrize('what', ODD)
 def test_odd_trees(what):
     policy, batch = a_policy('llama'), as_batch(ODD[what])
-    agree(measured(policy, batch, on_the_tree(batch)), measured(policy, batch, parts(batch)))
+    as_flat(policy, batch)
 
 def test_copied_turns_are_free():
     first = turn(0, list(range(15)), [7, 8])
@@ -181,7 +183,7 @@ def test_copied_turns_are_free():
     policy, batch = a_policy('llama'), Batch.from_episodes(copies)
     (part, _), = on_the_tree(batch)
     assert tally(part) == dict(computed=15 + 2 + 2 + 1 + 3, held=4*21)  # the last token is never read
-    agree(measured(policy, batch, on_the_tree(batch)), measured(policy, batch, parts(batch)))
+    as_flat(policy, batch)
 
 def test_a_budget_smaller_than_a_row_and_an_empty_selection():
     policy, batch = a_policy('llama'), games()
