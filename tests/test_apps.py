@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from agentlab.env.apps import (Apps, asked, begun, changed, checked, draw_tables, draw_task, forms, manual, signatures,
-                               solve, subjects)
+    solve, subjects)
 from agentlab.env.protocol import check_env, split_of
 from agentlab.env.toolbox import ToolError
 from later import refuses

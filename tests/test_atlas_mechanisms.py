@@ -211,7 +211,7 @@ def test_slea_trains(tmp_path):
 
 def test_cm2_checklist():
     b = table(episode=[0, 0, 1, 1], t=[0, 1]*2, reward=[0., 1, 0, 0], invalid=[False, False, True, False],
-              success=[True, True, False, False])
+        success=[True, True, False, False])
     differ(evident(b), b.turns.reward)
     assert evident(b).tolist() == [.5, .5, 0, .125]
     differ(cm2(b.with_turns(reward=evident(b)), members=2), cm2(b, members=2))

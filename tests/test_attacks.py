@@ -33,4 +33,4 @@ def test_the_record_says_that_all_survived():
     assert set(record['rows']) == set(CLASSES)
     for name, row in record['rows'].items():
         assert (row['survived'] == row['tries'] >= CLASSES[name][1]
-                and row['command'] == f'python tools/attack.py {name}' and row['date']), name
+            and row['command'] == f'python tools/attack.py {name}' and row['date']), name

@@ -66,7 +66,7 @@ def test_the_global_baseline_averages_a_game_first(seed, scale):
         for game in range(games):
             for seat in draw.sample(['planner', 'searcher', 'critic'], draw.randint(1, 3)):
                 rows += [dict(group=task, game=game, seat=seat, t=len(rows)+t, outcome=paid)
-                         for paid in [draw.choice([0., 1., 5.])] for t in range(draw.randint(1, 3))]
+                    for paid in [draw.choice([0., 1., 5.])] for t in range(draw.randint(1, 3))]
     table = pd.DataFrame(rows)
     table['episode'] = table.groupby(['group', 'game', 'seat'], sort=False).ngroup()
     averages = table.groupby(['group', 'game']).outcome.mean()

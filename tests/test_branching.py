@@ -63,7 +63,7 @@ def grown(rollout, env, seeds, group_size, sampler=None, **how):
 
 def said(episodes):
     return [(e.group, e.game, e.seat, e.outcome, e.error, e.truncated,
-             [(t.t, t.ids, t.logps, t.observation, t.state) for t in e.turns]) for e in episodes]
+        [(t.t, t.ids, t.logps, t.observation, t.state) for t in e.turns]) for e in episodes]
 
 def forks(episodes): return [e for e in episodes if e.turns and e.turns[0].origin is not None]
 
@@ -86,7 +86,7 @@ def test_a_copied_turn_is_the_turn_at_its_origin(rule, env, seeds, group_size, m
                 parent = episodes[turn.origin[0]]
                 first = parent.turns[turn.origin[1]]
                 assert (first.origin is None and turn.origin[1] == j
-                        and (parent.group, parent.seat) == (e.group, e.seat) and parent.game < e.game)
+                    and (parent.group, parent.seat) == (e.group, e.seat) and parent.game < e.game)
                 assert (turn.ids, turn.logps, turn.entropies, turn.context_ids, turn.t, turn.text, turn.state) == (
                     first.ids, first.logps, first.entropies, first.context_ids, first.t, first.text, first.state)
             context += turn.ids
@@ -103,7 +103,7 @@ def test_there_are_forks_of_forks():
             episodes = grown(rollout, Walk(seats, most=9), range(4), 6, initial=1)
             assert len(forks(episodes)) > 12
             assert any(len({turn.origin[0] for turn in e.turns if turn.origin is not None}) > 1
-                       for e in forks(episodes))
+                for e in forks(episodes))
 
 @quick
 @given(rule=tree_rules, **common)
@@ -111,7 +111,7 @@ def test_groups_are_full_and_everybody_is_paid(rule, env, seeds, group_size, max
     rollout, options = rule
     episodes = grown(rollout, env, seeds, group_size, max_turns=max_turns, seed=seed, **options)
     assert ([(e.group, e.game, e.seat) for e in episodes]
-            == [(i//group_size, i, seat) for i in range(len(seeds)*group_size) for seat in env.seats])
+        == [(i//group_size, i, seat) for i in range(len(seeds)*group_size) for seat in env.seats])
     for game in range(len(seeds)*group_size):
         sides = [e for e in episodes if e.game == game]
         turns = sorted(turn.t for e in sides for turn in e.turns)
@@ -153,10 +153,10 @@ def test_groups_draw_for_themselves():
 # ---- without forks it is play
 
 never = st.sampled_from([(arpo, dict(threshold=-.01, weight=0.)), (arpo, dict(beam=1)),
-                         (arpo, dict(beam=1, faithful=True)), (arpo, dict(initial=6)), (aepo, dict(threshold=1.01)),
-                         (aepo, dict(initial=6)),
-                         (aepo, dict(beam=1)), (aepo, dict(initial=2, threshold=1.01, weight=0., faithful=True)),
-                         (aepo, dict(threshold=1.01, faithful=True))])
+    (arpo, dict(beam=1, faithful=True)), (arpo, dict(initial=6)), (aepo, dict(threshold=1.01)),
+    (aepo, dict(initial=6)),
+    (aepo, dict(beam=1)), (aepo, dict(initial=2, threshold=1.01, weight=0., faithful=True)),
+    (aepo, dict(threshold=1.01, faithful=True))])
 
 @quick
 @given(rule=never, **common | dict(group_size=st.just(6)))
@@ -175,7 +175,7 @@ def test_the_first_look_is_game_0_and_sets_the_budget(env, seeds, group_size, ma
         games = [[e for e in episodes if e.game == group*group_size + m] for m in range(group_size)]
         assert said(games[0]) == said([e for e in plain if e.game == group*group_size])
         seen = [segment_entropy(turn.entropies)
-                for turn in sorted((turn for e in games[0] for turn in e.turns), key=lambda turn: turn.t)]
+            for turn in sorted((turn for e in games[0] for turn in e.turns), key=lambda turn: turn.t)]
         root, later = (seen or [0.])[0], seen[1:]
         begun = aepo_budget(root, sum(later)/len(later) if later else root, group_size)
         assert not any(forks(sides) for sides in games[:begun])
@@ -185,7 +185,7 @@ def test_budgets(root, tools, group_size, faithful):
     n = aepo_budget(root, tools, group_size, faithful=faithful)
     assert 1 <= n <= group_size
     assert (aepo_budget(root + 1, tools, group_size, faithful=faithful) >= n
-            >= aepo_budget(root, tools + 1, group_size, faithful=faithful))
+        >= aepo_budget(root, tools + 1, group_size, faithful=faithful))
 
 # ---- what is read
 
@@ -210,7 +210,7 @@ def test_no_token_is_read_twice(env, rollout, options):
     batch = Batch.from_episodes(episodes)
     logp, entropy = policy.logprobs(batch)  # and the trainer, which reads every row whole, agrees
     assert ((logp - batch.action('sampler_logp')).abs().max() < 1e-4
-            and (entropy - batch.action('entropy')).abs().max() < 1e-4)
+        and (entropy - batch.action('entropy')).abs().max() < 1e-4)
 
 # ---- faults and processes
 

@@ -73,7 +73,7 @@ def test_an_overlay_shows_two_runs_and_hides_one(page, show):
 
 def test_a_run_of_another_process_is_asked_to_stop(lab, show):
     code = (f'import sys; sys.path.insert(0, {HERE!r}); from small import train_small; '
-            f'train_small({str(lab.folder/"elsewhere")!r}, steps=3000, checkpoint_every=2000)')
+        f'train_small({str(lab.folder/"elsewhere")!r}, steps=3000, checkpoint_every=2000)')
     process = subprocess.Popen([sys.executable, '-c', code],
         env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL)
@@ -100,18 +100,18 @@ def test_the_sliders_of_the_entropy_lab_redraw(page, show):
     shown.wait("node.querySelector('.agentlab-entropy-lab').innerText.includes('no gradient above 1.2')")
     page.wait_for_timeout(800)  # until the sliders listen
     crosses = ("[...node.querySelectorAll('.al-el svg path title')].filter(t => "
-               "t.textContent.startsWith('silent')).length")
+        "t.textContent.startsWith('silent')).length")
     before = shown.get(crosses)
     assert before > 0
     for key in (0, 1):
         shown.focus(f"node.querySelectorAll('.noUi-handle')[{key}]")
         page.keyboard.press('End')
     shown.wait("node.querySelector('.agentlab-entropy-lab').innerText.includes('bounds set: low=1, high=2')",
-               timeout=20_000)
+        timeout=20_000)
     shown.wait(f'{crosses} == 0', timeout=20_000)
     shown.focus("node.querySelectorAll('.agentlab-entropy-lab select')[4]")
     page.keyboard.type('GSPO')
     shown.wait("[...node.querySelectorAll('.al-el figcaption')].at(-1)?.innerText.includes('GSPO by turn')",
-               timeout=20_000)
+        timeout=20_000)
     assert (HOSTILE[0] in shown.get("node.querySelector('.agentlab-entropy-lab').innerText")
-            and page.evaluate('() => window.hit') is None)
+        and page.evaluate('() => window.hit') is None)

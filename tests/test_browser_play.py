@@ -71,4 +71,4 @@ def test_games_are_finished_by_pointer_and_by_keyboard(lab):
         page.wait_for_function("() => document.querySelectorAll('.agentlab-play')[1].innerText.includes('second :')",
             timeout=20_000)
         assert (page.evaluate('window.jupyterapp.shell.currentWidget.content.widgets.map(w => w.model.type)')
-                == ['code', 'code'])
+            == ['code', 'code'])

@@ -13,9 +13,8 @@ from later import needs, refuses
 needs('pydantic_monty', reason="pydantic-monty is not installed: pip install -e '.[python]'")
 from agentlab.env import bug_repair as module
 from agentlab.env.bug_repair import (Artifact, BugRepair, BugWork, InjectBug, Tester as Runner, changed, code_of,
-                                     consistency, difference, draw_program, errors, failing, frame, inputs, levels,
-                                     lines_of, names_of, places, read_put, solver_task, taken_back,
-                                     tests_of as looked_at, vocabulary, with_word, words)
+    consistency, difference, draw_program, errors, failing, frame, inputs, levels, lines_of, names_of, places, read_put,
+    solver_task, taken_back, tests_of as looked_at, vocabulary, with_word, words)
 from agentlab.env.isolation import Isolated
 from agentlab.env.protocol import EnvError, check_env, random_states, split_of, splits
 from agentlab.env.sandbox import MontySandbox, Result
@@ -85,7 +84,7 @@ def test_originals_are_without_errors_and_small():
 def test_splits_share_no_program():
     env = BugRepair(tester=run)
     named = {split: {task['program'] for task in env.tasks(split, 60)}
-             | {task['program'] for task in InjectBug(tester=run).tasks(split, 60)} for split in splits}
+        | {task['program'] for task in InjectBug(tester=run).tasks(split, 60)} for split in splits}
     assert sum(map(len, named.values())) == len(set.union(*named.values()))
     assert all(split_of(['bug', program]) == split for split, some in named.items() for program in some)
     assert env.tasks('test', 20) == BugRepair().tasks('test', 20) and env.tasks('test', 20) != env.tasks('test', 20,
@@ -147,10 +146,10 @@ def test_programs_are_run_once():
 # ---- what an agent may write
 
 HOSTILE = ["put __import__('os') at 3", "put __import__ at 3", 'put import at 3', 'put = at 1', 'put ; at 1',
-           'put : at 1', 'put while at 1', 'put - at 4\nimport os', 'put - at 4; import os', 'put -at 4',
-           'put - at four', 'put - at 99', 'put - at -1', 'put - at ٤', 'put ／ at 4',
-           'put (x:=9) at 0', 'put - at 4 put', 'drop __import__', 'put \x00 at 1', 'put turns at 0', 'put found at 0',
-           'put x.y at 0', '', 'put', 'put - at', 'test test', 'PUT - AT 4', 'put 10**10 at 2', 'put 9 at 2']
+    'put : at 1', 'put while at 1', 'put - at 4\nimport os', 'put - at 4; import os', 'put -at 4',
+    'put - at four', 'put - at 99', 'put - at -1', 'put - at ٤', 'put ／ at 4',
+    'put (x:=9) at 0', 'put - at 4 put', 'drop __import__', 'put \x00 at 1', 'put turns at 0', 'put found at 0',
+    'put x.y at 0', '', 'put', 'put - at', 'test test', 'PUT - AT 4', 'put 10**10 at 2', 'put 9 at 2']
 
 @pytest.mark.parametrize('action', HOSTILE)
 def test_hostile_actions_are_never_run(action):
@@ -165,7 +164,7 @@ def test_hostile_actions_are_never_run(action):
         before = one.program
         step = one.step(action)
         assert (step.info['invalid'] and step.observation == 'Nothing happens.' and one.program == before
-                and step.reward == {one.seats[0]: 0.})
+            and step.reward == {one.seats[0]: 0.})
     assert len(asked) == count and read_put(action, ONE) is None or action in ('put - at 4',)
 
 @few
@@ -177,15 +176,15 @@ def test_any_text_is_an_action(text):
         'milestone'} and set(env.program.split()) <= {*words, *frame}
 
 @pytest.mark.parametrize('task', ['x', {}, dict(program=ONE, bug=with_word(ONE, 8, '4'), order=0),
-                                  dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped='5'), dict(program=ONE),
-                                  dict(program=ONE, bug='import os'), dict(program="__import__('os')", bug=ONE),
-                                  dict(program=ONE, bug=ONE), dict(program=ONE, bug=TWO),
-                                  dict(program=ONE + ' ; import os', bug=ONE + ' ; import os'),
-                                  dict(program=ONE, bug=ONE.replace('2', '(2)')),
-                                  dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped=[8]),
-                                  dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped=['os']),
-                                  dict(program=ONE.replace('2', '9'), bug=ONE),
-                                  dict(program=ONE, bug=ONE.replace(' ; ', '\n'))])
+    dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped='5'), dict(program=ONE),
+    dict(program=ONE, bug='import os'), dict(program="__import__('os')", bug=ONE),
+    dict(program=ONE, bug=ONE), dict(program=ONE, bug=TWO),
+    dict(program=ONE + ' ; import os', bug=ONE + ' ; import os'),
+    dict(program=ONE, bug=ONE.replace('2', '(2)')),
+    dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped=[8]),
+    dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped=['os']),
+    dict(program=ONE.replace('2', '9'), bug=ONE),
+    dict(program=ONE, bug=ONE.replace(' ; ', '\n'))])
 def test_tasks_that_are_none_are_refused(task):
     with pytest.raises(ValueError): BugRepair(tester=run).reset(0, task)
 
@@ -200,7 +199,7 @@ def test_a_repair_by_hand():
     env = BugRepair(tester=run)
     step = env.reset(0, dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped=[5, 6, 7]))
     assert (step.observation == 'repair: f = x + 2 ; g = f * y ; h = g - 4. removed 5 6 7. h 2 5 gives 1 6 not 1 7. h '
-            '5 1 gives 3 not 4.')
+        '5 1 gives 3 not 4.')
     assert step.info['milestone'] == 5/8 and step.info['answer'] == ONE
     assert env.step('test').observation == 'fail 5 6 7. h 4 3 gives 1 4 not 1 5. h 2 5 gives 1 6 not 1 7.'
     assert env.step('put _ at 8').observation.startswith('fail 0 1 2 3 4 5 6 7. f 2 5 gives SyntaxError not 4.')
@@ -210,7 +209,7 @@ def test_a_repair_by_hand():
     with pytest.raises(EnvError): env.step('test')
     for _ in range(3): last = twin.step('put 5 at 8')
     assert (last.done and not last.info['truncated'] and not last.info['success']
-            and last.observation == 'fail: f = x + 2 ; g = f * y ; h = g - 5.')
+        and last.observation == 'fail: f = x + 2 ; g = f * y ; h = g - 5.')
     assert 'pass' in env.render() and env.render().startswith(ONE)
 
 def test_other_words_may_do_as_well():
@@ -364,7 +363,7 @@ def test_a_group_may_get_a_bug_instead(monkeypatch):
     bug = env.tasks('train', 1)[0] | dict(order=2)
     episodes = self_play(None, env, [1, 2], groups=[0, 1], bugs=[bug, None], tries=12)
     assert ([e.task for e in episodes if e.group == 1] == [bug]*12
-            and not any(e.seat == 'injector' and e.group == 0 for e in episodes))
+        and not any(e.seat == 'injector' and e.group == 0 for e in episodes))
     left = higher_order(Batch.from_episodes(episodes))
     assert {task['order'] for task in left if task['program'] == bug['program']} == {3}
     for task in left:
@@ -376,7 +375,7 @@ def test_a_group_may_get_a_bug_instead(monkeypatch):
 def test_what_was_not_tried_is_not_learned_from():
     task = dict(program=ONE, line='h')
     made = [Episode(group=0, seat='injector', success=True, task=task),
-            Episode(group=2, game=1, seat='injector', success=False, task=task)]
+        Episode(group=2, game=1, seat='injector', success=False, task=task)]
     tried = [Episode(group=1, game=2 + k, seat='solver', task=dict(program=ONE, bug=with_word(ONE, 8, '4')),
         error='the sandbox failed', success=False) for k in range(2)]
     judged(made, tried, 1)
@@ -392,7 +391,7 @@ def test_an_artifact_is_what_the_actions_made():
     assert artifact_task(env, episode) == dict(program=ONE, bug=with_word(ONE, 4, '-'), dropped=[2, 3, 4, 5, 6, 7],
         order=1)
     assert (artifact_task(env, replace(episode, success=False)) is None
-            and artifact_task(env, replace(episode, error='x')) is None)
+        and artifact_task(env, replace(episode, error='x')) is None)
     assert artifact_task(env, replace(episode, turns=episode.turns[1:])) is None  # it says success, the tests say no
     gone, dead = replace(episode), InjectBug(tester=Runner(raising))
     assert artifact_task(dead, gone) is None and 'no test was run' in gone.error
@@ -401,9 +400,9 @@ def test_an_artifact_is_what_the_actions_made():
 
 def ssr(steps, seed=0, **changes):
     return Recipe(**dict(name='ssr', paper='', credit=trr_pp, rollout=self_play, rollout_args=dict(tries=4),
-                         reward=bug_reward, memory=partial(BugPool, groups=6, share=.4), groups=6, group_size=1,
-                         steps=steps, lr=1e-3, minibatches=1,
-                         max_tokens=10, test_tasks=4, seed=seed, checkpoint_every=1) | changes)
+        reward=bug_reward, memory=partial(BugPool, groups=6, share=.4), groups=6, group_size=1,
+        steps=steps, lr=1e-3, minibatches=1,
+        max_tokens=10, test_tasks=4, seed=seed, checkpoint_every=1) | changes)
 
 def weights(policy): return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
 

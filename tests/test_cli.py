@@ -110,7 +110,7 @@ def test_doctor(home):
     status, said, errors = agentlab('doctor', folder=home)
     assert status == 0 and errors == ''
     for line in (rf'python {sys.version.split()[0]}  agentlab from {ROOT}', r'  ok       torch \d', r'  browser  ',
-                 r'  device   (cpu|cuda)'):
+            r'  device   (cpu|cuda)'):
         assert re.search(line, said), line
 
 # ---- what is refused
@@ -181,7 +181,7 @@ def test_view_opens_our_runs_and_those_of_others(trained, home):
         status, said, errors = agentlab('view', str(Path(__file__).parent/'foreign'/folder), '--out', f'{kind}.html',
             folder=home)
         assert (status == 0 and said.startswith(f'{kind} run') and 'missing' in said
-                and '<html' in (home/f'{kind}.html').read_text()), errors
+            and '<html' in (home/f'{kind}.html').read_text()), errors
 
 def test_a_run_is_not_overwritten_and_goes_on(trained, home):
     refused(agentlab(f'{TRAIN} runs/one --steps 3', folder=home), 'already holds a run', '--resume')
@@ -251,7 +251,7 @@ def test_what_nobody_foresaw_is_one_line_and_a_file(home, monkeypatch):
     path = Path(re.search(r'All of it is in (\S+\.log)', line)[1])
     try:
         assert ("KeyError: 'no such key'. Nobody foresaw this." in line and 'Traceback' in path.read_text()
-                and 'in unforeseen' in path.read_text())
+            and 'in unforeseen' in path.read_text())
     finally: path.unlink()
     with pytest.raises(KeyError): cli.main(['envs', '--debug'])
 

@@ -96,7 +96,7 @@ def test_two_learners_train_and_trade_places(tmp_path):
     run = train(policy, world, recipe, tmp_path/'run', progress=False)
     assert policy.holds == dict(pioneer='observer', observer='pioneer')
     moved = {role: sum(float((x - y).detach().abs().sum()) for x, y in zip(before[role], one.weights.values()))
-             for role, one in policy.of.items()}
+        for role, one in policy.of.items()}
     assert min(moved.values()) > 1
     assert len(run.episodes(0).episodes.seat.unique()) == 2
 

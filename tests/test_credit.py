@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 import registries
 from agentlab.credit import (check_group_size, estimators, gigpo, grpo, optimal_token_baseline, rloo, sum_pi_squared,
-                             text_place, token_place, with_sum_pi_squared)
+    text_place, token_place, with_sum_pi_squared)
 from agentlab.episodes import Batch, Episode, Table, Turn
 from agentlab.reward import outcome, paid
 from later import deferred, refuses
@@ -53,7 +53,7 @@ def per_token(episodes, value):
 def near(got, want): torch.testing.assert_close(got, torch.tensor(want, dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 @given(episodes=many, scale=st.sampled_from(['std', None]), singleton=st.sampled_from(['raw', 'zero']),
-       rows=st.sampled_from(['turn', 'episode']))
+    rows=st.sampled_from(['turn', 'episode']))
 @quick
 def test_grpo(episodes, scale, singleton, rows):
     got = grpo(Batch.from_turns(frame_of(episodes)), scale=scale, singleton=singleton, rows=rows)
@@ -68,7 +68,7 @@ def test_rloo(episodes):
     near(rloo(Batch.from_turns(frame_of(episodes))), per_token(episodes, leave_out))
 
 @given(episodes=many, scale=st.sampled_from(['std', None]), gamma=st.sampled_from([.5, .75, 1.]),
-       weight=st.sampled_from([0., 1., .25]))
+    weight=st.sampled_from([0., 1., .25]))
 @quick
 def test_gigpo(episodes, scale, gamma, weight):
     visits = [(e[:2], state, value) for e in episodes for (state, _, _), value in zip(e[3], returns(e[3], gamma))]
@@ -76,7 +76,7 @@ def test_gigpo(episodes, scale, gamma, weight):
         value = returns(e[3], gamma)[t]
         peers = [v for who, state, v in visits if (who, state) == (e[:2], e[3][t][0])]
         return (standardised(e[2], votes(episodes, e, 'turn'), scale, 'raw')
-                + weight*standardised(value, peers, scale, 'zero'))
+            + weight*standardised(value, peers, scale, 'zero'))
     near(gigpo(Batch.from_turns(frame_of(episodes)), gamma=gamma, step_weight=weight, scale=scale),
          per_token(episodes, both))
 
@@ -153,8 +153,7 @@ def test_sums_of_squared_probabilities_are_those_of_the_model(temperature):
 def test_what_is_no_sum_of_squared_probabilities_is_refused(wrong):
     b = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 1], t=0, reward=[0., 1]))).with_action(
         old_logp=torch.zeros(2), sum_pi_squared=torch.tensor([.5, wrong]))
-    with refuses('sum_pi_squared reaches from .* lies between 0 and 1. Set it with '
-            'with_sum_pi_squared'):
+    with refuses('sum_pi_squared reaches from .* lies between 0 and 1. Set it with ' 'with_sum_pi_squared'):
         optimal_token_baseline(b)
 
 # ---- all of them
@@ -255,14 +254,14 @@ def test_a_missing_column_is_named_with_the_remedy(name):
     b = furnished(pd.DataFrame(dict(group=0, episode=[0, 0, 1], t=[0, 1, 0], state=['x', 'y', 'x'], reward=[0., 1, 1])))
     for column in set(estimators[name].needs) - {'group', 'seat'}:
         tables = {part: Table(**{k: x for k, x in vars(getattr(b, part)).items() if k != column})
-                  for part in ('episodes', 'turns', 'tokens')}
+            for part in ('episodes', 'turns', 'tokens')}
         with refuses(f"(?s)no column '{column}'. .+"): estimators[name](b.replace(**tables))
 
 def test_gigpo_without_states_says_what_to_do():
     with pytest.raises(ValueError) as error:
         gigpo(Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 1], t=0, reward=[0., 1]))))
     assert (str(error.value) == "gigpo compares turns by state, but this batch has no column 'state'. Give your "
-            "environment a state in info['state'], or use grpo.")
+        "environment a state in info['state'], or use grpo.")
 
 @pytest.mark.parametrize('name', by_group)
 def test_group_of_one_is_refused(name):

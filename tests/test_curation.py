@@ -127,22 +127,22 @@ def test_roc(groups, keep, seed):
     assert drawn == kept(partial(cu.roc, keep=keep, penalty=penalty, seed=seed), b)
 
 @given(ids=st.lists(st.integers(0, 2), max_size=60), n=st.integers(1, 21),
-       cuts=st.lists(st.integers(0, 59), max_size=2))
+    cuts=st.lists(st.integers(0, 59), max_size=2))
 @settings(max_examples=150, deadline=None)
 def test_repeats(ids, n, cuts):
     by = [sum(i >= c for c in cuts) for i in range(len(ids))]
     grams = [(by[i], *ids[i:i + n]) if i + n <= len(ids) and by[i] == by[i + n - 1] else None for i in range(len(ids))]
     assert (cu.repeats(torch.tensor(ids, dtype=torch.int64), torch.tensor(by, dtype=torch.int64), n).tolist()
-            == [0 if g is None else grams.count(g) for g in grams])
+        == [0 if g is None else grams.count(g) for g in grams])
 
 FILTERS = dict(mixed=cu.keep_mixed, starpo=partial(cu.starpo_s, share=.5), p=cu.keep_groups,
-               nucleus=partial(cu.keep_groups, choose=cu.nucleus), min_p=partial(cu.keep_groups, choose=cu.min_p),
-               simpletir=cu.simpletir_reject, roc=partial(cu.roc, keep=3, penalty=lambda b: b.episodes.outcome.abs()),
-               truncated=cu.mask_truncated, overlong=partial(cu.mask_overlong, longest=2),
-               repeated=partial(cu.mask_repeated, n=1, times=2), certain=partial(cu.mask_certain, share=.6),
-               multiple=partial(cu.keep_multiple, of=3), void=partial(cu.mask_void, column='frame_row'),
-               entropy=partial(cu.keep_groups, choose=partial(cu.top_share, share=.5), score=cu.mean_entropy),
-               length=partial(cu.keep_groups, choose=cu.min_p, score=cu.mean_length))
+    nucleus=partial(cu.keep_groups, choose=cu.nucleus), min_p=partial(cu.keep_groups, choose=cu.min_p),
+    simpletir=cu.simpletir_reject, roc=partial(cu.roc, keep=3, penalty=lambda b: b.episodes.outcome.abs()),
+    truncated=cu.mask_truncated, overlong=partial(cu.mask_overlong, longest=2),
+    repeated=partial(cu.mask_repeated, n=1, times=2), certain=partial(cu.mask_certain, share=.6),
+    multiple=partial(cu.keep_multiple, of=3), void=partial(cu.mask_void, column='frame_row'),
+    entropy=partial(cu.keep_groups, choose=partial(cu.top_share, share=.5), score=cu.mean_entropy),
+    length=partial(cu.keep_groups, choose=cu.min_p, score=cu.mean_length))
 
 @pytest.mark.parametrize('name', FILTERS)
 @given(groups=outcomes)
@@ -152,7 +152,7 @@ def test_every_filter(name, groups):
     is a CurationError."""
     b, filter = batch_of(groups), FILTERS[name]
     before = {t: {c: x.clone() for c, x in vars(getattr(b, t)).items()}
-              for t in ('episodes', 'rows', 'turns', 'tokens')}
+        for t in ('episodes', 'rows', 'turns', 'tokens')}
     renamed = batch_of(groups, [100 - 7*g for g in range(len(groups))])
     try: after = filter(b)
     except cu.CurationError as why:
@@ -180,7 +180,7 @@ def test_masks_add_up():
 def test_chain_says_the_same_everywhere():
     one = cu.chain(cu.keep_mixed, partial(cu.keep_groups, choose=partial(cu.top_p, p=.8)))
     assert (repr(one) == 'chain(agentlab.rollout.filters:keep_mixed, '
-            'agentlab.rollout.filters:keep_groups(choose=agentlab.rollout.filters:top_p(p=0.8)))')
+        'agentlab.rollout.filters:keep_groups(choose=agentlab.rollout.filters:top_p(p=0.8)))')
     assert isinstance(cu.CurationError('x'), ValueError)
 
 def test_a_run_with_filters_is_resumed_bit_for_bit(tmp_path):
@@ -202,7 +202,7 @@ def facts(episodes):
 def test_dynamic_sampling_is_seeded_and_numbers_are_unique():
     house, policy = Paying(), small_policy()
     how = dict(group_size=2, groups=[7, 3, 5], max_tokens=3, seed=4,
-               keep=partial(cu.keep_groups, choose=lambda scores: scores > .5))
+        keep=partial(cu.keep_groups, choose=lambda scores: scores > .5))
     one, two = (dynamic_sampling(policy, house, [0, 1, 2], **how) for _ in range(2))
     assert facts(one) == facts(two)
     assert [e.group for e in one] == [7, 7, 3, 3, 5, 5] and len({e.game for e in one}) == 6
@@ -273,7 +273,7 @@ def test_splice(i, j, similar):
 # ---- turns and windows
 
 @given(turns=st.lists(st.integers(1, 30), min_size=1, max_size=5), every=st.integers(1, 9),
-       resumed=st.none() | st.integers(0, 30), ahead=st.integers(0, 40))
+    resumed=st.none() | st.integers(0, 30), ahead=st.integers(0, 40))
 @settings(max_examples=200, deadline=None)
 def test_scaling_inter(turns, every, resumed, ahead):
     stage, counter = (0, 1) if resumed is None else (min(resumed//every, len(turns) - 1), resumed)
@@ -285,7 +285,7 @@ def test_scaling_inter(turns, every, resumed, ahead):
 
 def test_wrappers_obey_the_protocol():
     for env in (TurnLimit(KeyDoor(), 3), TurnLimit(KeyDoor(), 2, 4, says=''), Timed(TurnLimit(KeyDoor(), 5)),
-                UnaryFeedback(KeyDoor(), attempts=3)):
+            UnaryFeedback(KeyDoor(), attempts=3)):
         check_env(env)
     assert costs(Batch.from_episodes(play(small_policy(), Timed(Paying()), [0, 1], max_tokens=2)),
         'seconds').loc['seconds', 'total'] > 0

@@ -141,7 +141,7 @@ def open_damaged(path, seed, tries):
 def test_a_damaged_footer_ends_no_process(run, tmp_path, who):
     "pyarrow aborts over some of them."
     path = (run._episodes(0) if who == 'ours'
-            else Path(shutil.copy(ROOT/'tests/foreign/trl/chat/completions/completions_00001.parquet', tmp_path)))
+        else Path(shutil.copy(ROOT/'tests/foreign/trl/chat/completions/completions_00001.parquet', tmp_path)))
     status, said = finish(fork(open_damaged, path, 0, 400, log=tmp_path/'log'), tmp_path/'log')
     assert status == 0, said[-2000:]
 

@@ -17,7 +17,7 @@ from later import needs
 needs('anywidget', reason='needs the live widgets: pip install "agentlab-rl[lab]"')
 BAD = (math.nan, math.inf, -math.inf, None, 'x', [1.], {}, True, 1e300)
 METRICS = ('reward', 'success', 'entropy', 'dead_groups', 'clip_fraction', 'grad_norm', 'kl', 'kl_median', 'kl_max',
-           'kl_reference_max')
+    'kl_reference_max')
 ALWAYS = ['reward', 'success', 'entropy_by_turn', 'dead_groups', 'clip_fraction', 'grad_norm', 'kl']
 
 def state(board):
@@ -76,7 +76,7 @@ def test_no_row_and_one_row():
 def test_fifty_thousand_rows_and_a_spike():
     draw = random.Random(0)
     rows = [dict.fromkeys(METRICS, 0.) | dict(step=i, reward=draw.random(), kl_max=draw.random())
-            for i in range(50_000)]
+        for i in range(50_000)]
     for row in rows: row['entropy_by_turn'] = [draw.random() for _ in range(12)]
     rows[31_417]['kl_max'] = 5150.
     rows[31_418]['kl_max'] = math.inf  # in the same bucket, and larger, but no number
@@ -85,7 +85,7 @@ def test_fifty_thousand_rows_and_a_spike():
     spike, steps = board.plots.line('kl_largest'), [x for x, _ in board.plots.line('reward')]
     assert [31_417, 5150] in spike and 150 <= len(spike) <= 300
     assert ((steps[0], steps[-1]) == (0, 49_999) and steps == sorted(set(steps))
-            and board.figure.head['ends'] == [0, 49_999])
+        and board.figure.head['ends'] == [0, 49_999])
 
 def test_very_many_turns():
     board = shown([dict(step=i, entropy_by_turn=[.5]*1000) for i in range(300)])
@@ -95,7 +95,7 @@ def test_very_many_turns():
 @pytest.mark.parametrize('block', [1, 7, 100, 5000])
 def test_a_log_that_grows_is_what_it_would_be_at_once(block):
     rows = [dict(step=i, reward=math.sin(i/9), grad_norm=None if i % 50 else 1., entropy_by_turn=[.1, i/1000])
-            for i in range(700)]
+        for i in range(700)]
     growing, whole = Plots(declared()), Plots(declared())
     for end in range(0, 700 + block, block): growing.renew(0, rows[:end], 0)
     whole.renew(0, rows, 0)
@@ -161,10 +161,10 @@ def test_rows_of_older_runs_have_their_mean():
     assert plots.line('kl_median') == [[0, None], [1, .001]] and plots.line('kl_largest') == [[0, None], [1, 5150]]
     old, new = panes([OLD])['kl'], panes([NEW])['kl']
     assert ([label for _, label in old['lines']] == ['mean']
-            and [label for _, label in new['lines']] == ['median', 'largest'])
+        and [label for _, label in new['lines']] == ['median', 'largest'])
     assert new['log'] and [text for _, text in new['ticks']] == ['10⁻³', '10⁻¹', '10¹', '10³', '10⁵']
     assert ('run 1, largest: 5,150 at update 1' in dashboard_html([NEW])
-            and 'run 1, mean: 200 at' in dashboard_html([OLD]))
+        and 'run 1, mean: 200 at' in dashboard_html([OLD]))
     assert SPIKE in dashboard_html([NEW]) and SPIKE not in dashboard_html([dict(step=0, reward=1.)])
 
 def test_a_reference_is_drawn_where_there_is_one():

@@ -8,15 +8,13 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab.entropy.control import (AdaptiveCoefficient, EntropyHistory, additive, entropy_penalty, epo_schedule,
-                                      log_gradient, phase_weight)
+    log_gradient, phase_weight)
 from agentlab.entropy.detectors import (collapse, dead, detect, explosion, repeated_actions, repeated_words, row_of,
-                                        turn_gap)
+    turn_gap)
 from agentlab.entropy.measures import (after_response, covariance, entropy_rise, episode_entropy, perplexity,
-    predicted_change, token_entropy, top_k_entropy,
-    turn_entropy, turn_profile)
+    predicted_change, token_entropy, top_k_entropy, turn_entropy, turn_profile)
 from agentlab.entropy.shaping import (OutcomeHistory, aepo_advantage, dcpo_advantage, entropy_threshold,
-    high_entropy_steps, high_entropy_tokens, kept_weighted,
-    merged, spread_weighted)
+    high_entropy_steps, high_entropy_tokens, kept_weighted, merged, spread_weighted)
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.objective import clip, loss_weights
 from agentlab.objective.entropy_bonuses import entropy_bonus, epo
@@ -178,7 +176,7 @@ def test_high_entropy_tokens_and_steps_against_torch(episodes, share, seed):
     chosen = list(zip(steps.tolist(), (means[t] for t in batch.action_turn.tolist())))
     # two ways to a mean differ in their last digits
     assert all(taken == (x > last) for taken, x in chosen
-               if abs(x - last) > 1e-12) and any(taken for taken, x in chosen if abs(x - last) <= 1e-12)
+        if abs(x - last) > 1e-12) and any(taken for taken, x in chosen if abs(x - last) <= 1e-12)
 
 @given(episodes=solid, seed=st.integers(0, 99), c=st.floats(0, 3))
 @quick
@@ -194,7 +192,7 @@ def test_aepo_against_the_formula(episodes, seed, c):
     else: assert aepo_advantage(batch, torch.ones(len(counts)), c, faithful=True)[counts].isnan().all()
 
 @given(entropy=st.floats(0, 4), history=st.one_of(st.just(nan), st.floats(0, 4)), alpha=st.floats(.1, 5),
-       low=st.floats(0, 1), high=st.floats(1, 3))
+    low=st.floats(0, 1), high=st.floats(1, 3))
 @quick
 def test_penalty_against_the_formula(entropy, history, alpha, low, high):
     found = [float(entropy_penalty(torch.tensor([entropy], dtype=torch.float64),
@@ -206,7 +204,7 @@ def test_penalty_against_the_formula(entropy, history, alpha, low, high):
     assert found[1] == (0 if low*history < entropy < high*history else alpha)
 
 @given(outcomes=st.lists(st.lists(st.sampled_from([0., .5, 1., nan]), min_size=2, max_size=5), min_size=1, max_size=3),
-       seen=st.integers(0, 9), m=st.floats(0, 1), s=st.floats(0, 1))
+    seen=st.integers(0, 9), m=st.floats(0, 1), s=st.floats(0, 1))
 @quick
 def test_dcpo_against_the_formulas(outcomes, seen, m, s):
     flat = [x for group in outcomes for x in group]
@@ -323,7 +321,7 @@ LOSSES = {'bonus': entropy_bonus,
     'epo, released': partial(epo, bonus=.2, faithful=True)}
 
 @given(episodes=solid, seed=st.integers(0, 99), per=st.sampled_from(['token', 'turn', 'row', 'episode', 3.]),
-       name=st.sampled_from(list(LOSSES)[:4]), data=st.data())
+    name=st.sampled_from(list(LOSSES)[:4]), data=st.data())
 @quick
 def test_losses_are_the_same_under_every_micro_batching(episodes, seed, per, name, data):
     batch, logp, advantage, entropy = numbers(episodes, seed)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab.env import (Env, EnvError, GuessNumber, KeyDoor, Step, TextEnv, check_env, check_seat_order, envs,
-                          load_env, split_of, splits)
+    load_env, split_of, splits)
 from agentlab.env.keydoor import all_layouts, draw_layout, exits, layout_id, shortest
 from agentlab.env.protocol import canonical, check_seed, random_states
 from later import refuses
@@ -126,14 +126,14 @@ def test_tasks_are_distinct_repeatable_and_of_their_split(kind):
 
 def test_nothing_depends_on_the_hash_seed():
     code = ("from agentlab.env import *; import json; e = KeyDoor(); print(json.dumps([e.reset(s).info['state'] for s "
-            "in range(20)] + e.tasks('test', 5) + [GuessNumber().reset(s).info['state'] for s in range(9)]))")
+        "in range(20)] + e.tasks('test', 5) + [GuessNumber().reset(s).info['state'] for s in range(9)]))")
     runs = {subprocess.run([sys.executable, '-c', code], env=dict(os.environ, PYTHONHASHSEED=str(number),
         PYTHONPATH=os.pathsep.join(sys.path)), capture_output=True, text=True, check=True).stdout for number in (1, 2)}
     assert len(runs) == 1 and len(json.loads(runs.pop())) == 34
 
 def test_importing_environments_does_not_import_torch():
     code = ("import sys, agentlab.env; assert not {'torch', 'numpy', 'transformers', 'pandas'} & set(sys.modules), "
-            "sorted(sys.modules)")
+        "sorted(sys.modules)")
     subprocess.run([sys.executable, '-c', code], env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)), check=True)
 
 # ---- KeyDoor
@@ -319,7 +319,7 @@ def test_a_report_says_what_it_could_not_see():
         def clone(self): raise NotImplementedError
     report = check_env(Endless(), turns=5)
     assert (report['final'].startswith('not seen') and report['clone'].startswith('not offered')
-            and report['state'].startswith('none given'))
+        and report['state'].startswith('none given'))
     assert 'final     not seen' in repr(report) and report['seed'] == 'ok'
 
 def test_textenv_says_what_is_missing():

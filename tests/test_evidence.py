@@ -86,7 +86,7 @@ def test_smartsnap_the_tool_term_fades():
 def test_rlvrr_plays_and_updates(tmp_path):
     reference = 'open the red door then take the key'
     tasks = [dict(prompt=f'how {i} ?', reference=reference, points=[[['door', 'key']]], answer=reference, split='train')
-             for i in range(6)]
+        for i in range(6)]
     world = OwnTasks(tasks, chained)
     policy = tiny_policy(world, steps=8, episodes=8, noise=0., progress=False)
     row = train(policy, world, recipes.grpo(**SMALL, max_tokens=8), tmp_path, progress=False).rows()[0]
@@ -118,7 +118,7 @@ def test_a_soft_verifier_plays_and_updates(tmp_path):
     recipe = recipes.grpo(**SMALL, reward=verified, rollout=judged(soft))
     assert train(policy, world, recipe, tmp_path, progress=False).rows()[0]['grad_norm'] > 0
     b, c = (Batch.from_episodes(judged(value)(policy, world, range(3), 4, max_tokens=6, max_turns=8))
-            for value in (soft, hard))
+        for value in (soft, hard))
     paid = lambda x: grpo(x.with_episodes(outcome=torch.zeros(len(x)).double().index_add(
         0, x.turns.episode, verified(x))))
     assert not torch.equal(paid(b), paid(c)) and set(c.turns.judged[c.last_turns()].tolist()) <= {0., 1.}

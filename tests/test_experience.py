@@ -10,11 +10,11 @@ from hypothesis import given, settings, strategies as st
 from agentlab.env import KeyDoor, check_env
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy import tiny_policy
-from agentlab.replay.experience import (Clusters, Experienced, Library, Tipped, bare, clean, duplicate,
-                                        failings, strategies, tip_text, zones)
-from agentlab.replay.written_rules import (Advised, Ruled, advice, apply_plan, asked, check_plan, check_texts, evidence,
-                                           keydoor_names, load_library, patterns, propose, read_json, read_rule, render,
-                                           save_library, training_free, undecided, write_rule)
+from agentlab.replay.experience import (Clusters, Experienced, Library, Tipped, bare, clean, duplicate, failings,
+    strategies, tip_text, zones)
+from agentlab.replay.written_rules import (Advised, Ruled, advice, apply_plan, asked, check_plan, check_texts,
+    evidence, keydoor_names, load_library, patterns, propose, read_json, read_rule, render, save_library, training_free,
+    undecided, write_rule)
 from agentlab.rollout import play
 from later import deferred
 from small import Paying, finish, fork, same_run, small_policy, train_small
@@ -34,12 +34,12 @@ any_episode = st.builds(lambda pairs, outcome, truncated, bad: Episode(
 def test_clean_text_is_one_safe_line(said, limit):
     found = clean(said, limit)
     assert (len(found) <= limit and found.isprintable() and not set(found) & set('<>[]')
-            and found == ' '.join(found.split()))
+        and found == ' '.join(found.split()))
     assert clean(found, limit) == found
     found.encode('utf-8')  # lone surrogates are gone
 
 @given(st.lists(st.tuples(text, st.deferred(lambda: st.sampled_from(levels))), max_size=12),
-       st.integers(4, 300), st.integers(4, 80), st.booleans())
+    st.integers(4, 300), st.integers(4, 80), st.booleans())
 @quick
 def test_tips_keep_the_budget(tips, budget, each, faithful):
     library = Library()
@@ -52,7 +52,7 @@ def test_tips_keep_the_budget(tips, budget, each, faithful):
 # ---- clusters
 
 @given(st.lists(st.sampled_from(['a'*20, 'a'*19 + 'b', 'a'*10 + 'b'*10, 'b'*20, 'c'*20, '']), max_size=20),
-       st.integers(1, 3))
+    st.integers(1, 3))
 @quick
 def test_clusters_follow_the_rule(texts, limit):
     places, model = Clusters(limit, signature=lambda text: ''), []  # model: [text, members]
@@ -101,7 +101,7 @@ def test_a_library_is_bounded_and_comes_back_whole(batches, faithful):
                 golden, warning = library.retrieve(turn.observation)
                 assert len(golden) <= 2 and len(warning) <= 1
         assert all(sum(t.level == level for t in library.tips) <= library.room[zone] for zone, some in zones.items()
-                   for level in some)
+            for level in some)
         assert len(library.clusters) <= 2 and len({t.id for t in library.tips}) == len(library)
         if not faithful: assert {t.where for t in library.tips} <= {None, *library.clusters.all}
         twin = Library(golden=3, warning=2, clusters=2, warm_up=0, least=1, faithful=faithful)
@@ -115,7 +115,7 @@ def test_rate_limits(limits):
     words = [''.join(random.Random(i).choices('abcdefghijklmnopqrstuvwxyz', k=12)) for i in range(200)]
     won = [Episode([Turn(t, words[10*i + t], words[10*i + t + 5]) for t in range(4)], outcome=1.) for i in range(9)]
     lost = [Episode([Turn(t, words[100 + 10*i + t], words[100 + 10*i + t + 5], invalid=True) for t in range(4)],
-                    outcome=0.) for i in range(9)]
+        outcome=0.) for i in range(9)]
     library = Library()
     library.evolve(won + lost, limits=limits)
     assert (len(library.zone('golden')), len(library.zone('warning'))) == limits
@@ -140,7 +140,7 @@ def test_the_wrapper_keeps_the_protocol():
     check_env(env)
     step, plain = env.reset(3), KeyDoor().reset(3)
     assert (step.observation == f'Tip: go on\n\n{plain.observation}' and bare(step.observation) == plain.observation
-            and step.info['state'] == plain.info['state'])
+        and step.info['state'] == plain.info['state'])
     assert env.clone().library is library and set(tuple('Tip Avoid'.split())) <= set(env.vocabulary())
 
 # ---- a writer that is killed
@@ -175,7 +175,7 @@ def test_kills(tmp_path, kills):
         library, rules = Library().load(path), load_library(folder/'rules.json')
         assert safe <= library.step <= safe + 1  # nothing that was written is lost
         assert (safe <= int(rules['G0'].split()[0]) <= library.step and len(rules) == 60
-                and len(set(rules.values())) == 1)
+            and len(set(rules.values())) == 1)
         assert library.numbered >= len(library) > 0
         largest = max(largest, safe)
     assert largest > 1
@@ -272,7 +272,7 @@ def test_counts_against_a_loop():
         did, otherwise, turns = [0, 0], [0, 0], [0, 0]
         for members in groups.values():
             done = [[act for turn in m.turns for seen, act in patterns(turn.observation, turn.text, keydoor_names)
-                     if seen == o] for m in members]
+                if seen == o] for m in members]
             for m, some in zip(members, done):
                 if m.outcome: turns = [turns[0] + some.count(a), turns[1] + len(some)]
                 if some and any(a in other for other in done): (did if a in some else otherwise)[m.outcome < .5] += 1
@@ -295,7 +295,7 @@ def test_a_model_may_answer_anything(answers, seed):
     before = dict(G0='old', G1='older')
     library = training_free(before, [won, lost], lambda messages: generator.choice(answers))
     assert (list(library) == [f'G{i}' for i in range(len(library))] and len(library) <= 64
-            and before == dict(G0='old', G1='older'))
+        and before == dict(G0='old', G1='older'))
     for said in library.values():
         assert isinstance(said, str) and len(said) <= 400 and said.isprintable() and not set(said) & set('<>[]')
 
@@ -307,7 +307,7 @@ def test_three_tries_then_the_other_form():
     assert asked(ask, [], lambda reply: check_texts(read_json(reply, list)), 'other') == ['x'] and len(heard) == 3
     heard.clear()
     assert (asked(lambda m: heard.append(m) or 'no', [], lambda reply: read_json(reply, list), 'other') == 'other'
-            and len(heard) == 3)
+        and len(heard) == 3)
     def stop(messages): raise KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt): asked(stop, [], str, 'other')  # Ctrl-C is no reply
 
@@ -341,7 +341,7 @@ def test_refused_advice_is_not_repeated():
     way = env.reset(0) and env.expert()
     first, second = env.step(way), env.step(way)
     assert (first.info['invalid'] and first.info['columns'] == dict(advised=1.) and not second.info['invalid']
-            and second.info['columns'] == dict(advised=0.))
+        and second.info['columns'] == dict(advised=0.))
 
 # ---- a policy that reads
 

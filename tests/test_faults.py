@@ -62,7 +62,7 @@ def test_the_turn_that_lost_the_game_is_found(house, novice):
     "And without a repair there is none: the replay is what finds it, not the tag."
     games = by(novice, house, all_but_last, house.tasks('test', 3))
     wanted = [next(i for i, turn in enumerate(e.turns) if turn.state[2] and turn.state[1] == e.task['chest'])
-              for e in games]
+        for e in games]
     turns = pd.DataFrame([(i, k) for i, end in enumerate(wanted) for k in range(end + 1)], columns=['episode', 'turn'])
     found = roots(novice, house, games, turns, **HOW)
     assert found[found.root].turn.tolist() == wanted

@@ -115,7 +115,7 @@ def test_peft_has_the_same_adapter():
     from peft import LoraConfig, get_peft_model
     theirs = get_peft_model(blank(QWEN), LoraConfig(r=8, target_modules='all-linear', task_type='CAUSAL_LM'))
     assert (bytes_of(p for p in theirs.parameters() if p.requires_grad)
-            == bytes_of(held(equipped(blank(QWEN), 8))['adapter']))
+        == bytes_of(held(equipped(blank(QWEN), 8))['adapter']))
 
 def test_what_is_proposed_fits_and_is_the_largest():
     found = fit.propose(QWEN, '1GB', ways=fit.WAYS[2:], length=1024, rows=16)
@@ -134,7 +134,7 @@ def test_a_run_that_does_not_fit_is_refused_before_it_begins():
 def test_bad_input_is_refused(monkeypatch):
     def unreachable(name, **how): raise OSError('no network')
     for wrong in (dict(lora=-1), dict(budget=0), dict(said=0.), dict(precision='fp16'), dict(quantise=True, lora=0),
-                  dict(rows=True)):
+            dict(rows=True)):
         with pytest.raises(ValueError): Settings(**wrong)
     with monkeypatch.context() as offline:
         offline.setattr('transformers.AutoConfig.from_pretrained', unreachable)

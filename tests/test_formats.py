@@ -13,8 +13,8 @@ from agentlab.env.isolation import Isolated
 from agentlab.episodes import ACTION, CALL, MARKUP, OTHER, THOUGHT, Batch
 from agentlab.policy import Chat, Completion, Policy, tiny_model
 from agentlab.policy.core import word_tokenizer
-from agentlab.policy.formats import (Call, Calls, Plain, Spoken, Thinking, acted, codes_of, hermes, message,
-                                     plan, spell, takes_tools, wordwise, xml)
+from agentlab.policy.formats import (Call, Calls, Plain, Spoken, Thinking, acted, codes_of, hermes, message, plan,
+    spell, takes_tools, wordwise, xml)
 from agentlab.rollout import play
 from later import deferred, refuses
 
@@ -44,7 +44,7 @@ class Script:
     def sample(self, contexts, max_tokens, stop=(), **how):
         self.given += map(list, contexts)
         new = [(self.tokenizer.encode(self.texts.pop(0), add_special_tokens=False) + [*stop[:1]]*self.end)[:max_tokens]
-               for _ in contexts]
+            for _ in contexts]
         self.said += new
         return [Completion(ids, [-1.]*len(ids), [1.]*len(ids), 'stop') for ids in new]
 
@@ -197,7 +197,7 @@ def test_parts_of_ids_and_of_text_agree_in_bytes(text, calls, chance):
 def test_any_ids_can_be_spelled(ids):
     spoken = spell(byte_tokenizer(), ids, ('<think>', '</think>'))
     assert (len(spoken.edges) == len(ids) + 1 and spoken.edges == sorted(spoken.edges)
-            and spoken.edges[-1] == len(spoken.text))
+        and spoken.edges[-1] == len(spoken.text))
     assert len(codes_of(spoken, Thinking().read(spoken).spans)) == len(ids)
 
 def test_a_marker_of_one_token_is_that_id_alone():
@@ -240,7 +240,7 @@ def test_budgets_of_thought_and_action():
         turn, = episode.turns
         assert spell(words(), turn.ids, ('<think>', '</think>')).text == kept
         assert (len(turn.ids) == len(turn.logps) == len(turn.entropies) == len(turn.parts)
-                and turn.ids == script.said[0][:len(turn.ids)])
+            and turn.ids == script.said[0][:len(turn.ids)])
 
 def test_a_budget_that_ends_inside_a_marker_of_several_tokens():
     speaks = speaker(byte_tokenizer())
@@ -249,7 +249,7 @@ def test_a_budget_that_ends_inside_a_marker_of_several_tokens():
         episode, _ = said('<think>go</think>guess 2', format=Thinking(tokens=tokens), by=speaks)
         turn, = episode.turns
         assert (len(turn.parts) == len(turn.ids) and turn.invalid == (tokens < whole)
-                and episode.success == (tokens >= whole))
+            and episode.success == (tokens >= whole))
 
 def test_a_thought_closed_by_force():
     "The marker is context that nobody sampled; the action is sampled behind it, with ids of its own."
@@ -257,12 +257,12 @@ def test_a_thought_closed_by_force():
     (turn,), closing = episode.turns, words().encode('</think>')
     assert turn.inserted == (4, closing) and turn.acted == 'guess 2' and episode.success and not turn.invalid
     assert (turn.ids == script.said[0][:4] + script.said[1]
-            and turn.parts == [MARKUP, THOUGHT, THOUGHT, THOUGHT, ACTION, ACTION, MARKUP])
+        and turn.parts == [MARKUP, THOUGHT, THOUGHT, THOUGHT, ACTION, ACTION, MARKUP])
     assert script.given[1] == script.given[0] + script.said[0][:4] + closing
     batch = Batch.from_episodes([episode])
     assert batch.tokens.id.tolist() == script.given[1] + script.said[1]
     assert (batch.tokens.id[batch.actions].tolist() == turn.ids
-            and (batch.tokens.part[batch.tokens.turn < 0] == -1).all())
+        and (batch.tokens.part[batch.tokens.turn < 0] == -1).all())
 
 def test_a_forced_turn_is_in_the_next_context(tmp_path):
     episode, script = said('<think> hm hm hm hm', 'guess 3', 'guess 2', format=Thinking(tokens=4, close=True))
@@ -339,7 +339,7 @@ def test_an_environment_may_take_the_call_itself(around):
     episode, = play(speaks, around(Kit()), [0], sampler=Script(text + text, text, tokenizer=speaks.tokenizer),
         format=Calls(native=False), max_tokens=200, max_turns=2)
     assert ([t.reward for t in episode.turns] == [4., 2.] and [t.cost for t in episode.turns] == [2., 1.]
-            and episode.turns[1].observation == 'noted 17\nnoted 17')
+        and episode.turns[1].observation == 'noted 17\nnoted 17')
 
 @pytest.mark.parametrize('name', [*envs])
 def test_every_environment_refuses_an_empty_action(name):
@@ -449,7 +449,7 @@ def test_plain_tags_where_the_template_has_no_tools():
         system='Answer.\nExample: answer Mina Lam')
     context = speaks.tokenizer.decode(script.given[0])
     assert (json.dumps(SEARCH[0]) in context and 'Example: <tool_call>{"name": "answer", "arguments": {"name": "Mina '
-            'Lam"}}</tool_call>' in context)
+        'Lam"}}</tool_call>' in context)
     assert episode.turns[0].acted == 'answer Mina Lam'
 
 REPLY = '<think>\nthe {}\n</think>\n\nguess {}'
@@ -474,7 +474,7 @@ def test_a_rewritten_context_opens_a_window(name):
         talk = [dict(role='system', content='Guess <think>.')]
         for i in range(k):
             talk += [dict(role='user', content=episode.turns[i].observation),
-                     dict(role='assistant', content=REPLY.format(9 - 2*i, 9 - 2*i))]
+                dict(role='assistant', content=REPLY.format(9 - 2*i, 9 - 2*i))]
         wanted = speaks.chat.render([*talk, dict(role='user', content=episode.turns[k].observation)], prompt=True)
         assert speaks.tokenizer.decode(context) == wanted and 'the 9' not in wanted
     assert batch.action('sampler_logp').isfinite().all()

@@ -12,7 +12,7 @@ from agentlab.credit import grpo
 from agentlab.env import check_env
 from agentlab.episodes import Batch
 from agentlab.prompt.graphs import (check_society, debate, edit_graph, first_answers, gains, graph_accuracy, hrpo,
-                                    majority)
+    majority)
 from agentlab.train import Recipe, train
 from later import refuses
 from small import small_policy

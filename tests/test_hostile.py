@@ -34,7 +34,7 @@ def test_here(at, tmp_path):
     good(episodes[1::2])
     for way, bad in zip(WAYS, episodes[::2]):
         assert (bad.error and len(bad.error) < 3000 and bad.error.encode()
-                and len(bad.turns) == (at == 'step')), (way, bad)
+            and len(bad.turns) == (at == 'step')), (way, bad)
         written([bad], tmp_path)
     written(episodes, tmp_path)
 
@@ -78,7 +78,7 @@ def test_numbers_of_other_libraries_are_numbers():
         columns=dict(mine=np.int64(3)))
     found = admit(step, ('player',))
     assert (found.reward, found.done, found.info['cost'], found.info['invalid'], found.info['success'],
-            found.info['columns']) == (dict(player=.5), False, 2., True, dict(player=True), dict(mine=3.))
+        found.info['columns']) == (dict(player=.5), False, 2., True, dict(player=True), dict(mine=3.))
     assert {type(x) for x in (found.done, found.info['invalid'], found.info['success']['player'])} == {bool} and {type(
         x) for x in (found.reward['player'], found.info['cost'], found.info['columns']['mine'])} == {float}
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 from agentlab import objective
 from agentlab.env import Kuhn, TextEnv
 from agentlab.interop import verl as inside
-from agentlab.interop.verl import (AGGREGATIONS, at_turn_ends, check_loss, estimators, from_verl, handing,
-                                   losses, to_verl)
+from agentlab.interop.verl import (AGGREGATIONS, at_turn_ends, check_loss, estimators, from_verl, handing, losses,
+    to_verl)
 from later import refuses
 
 quick = settings(max_examples=60, deadline=None)
@@ -40,9 +40,9 @@ def test_turns_are_those_of_a_walk(mask, seed):
     rewards = torch.randint(-4, 5, mask.shape, generator=torch.Generator().manual_seed(seed)).double()/4
     b, turns = from_verl(rewards, mask, ['a']*len(mask)), walked(mask, rewards)
     assert (b.turns.episode.tolist() == [row for row, _, _ in turns]
-            and b.turns.reward.tolist() == [reward for _, _, reward in turns])
+        and b.turns.reward.tolist() == [reward for _, _, reward in turns])
     assert (b.action_turn.tolist() == [k for k, (_, places, _) in enumerate(turns) for _ in places]
-            and b.tokens.position.tolist() == [p for _, places, _ in turns for p in places])
+        and b.tokens.position.tolist() == [p for _, places, _ in turns for p in places])
     assert b.episodes.outcome.tolist() == rewards.sum(1).tolist() and len(b.episodes) == len(mask)
     back = to_verl(torch.arange(1., len(b.actions) + 1), mask)
     assert torch.equal(back[mask.bool()], torch.arange(1., len(b.actions) + 1)) and not back[mask == 0].any()
@@ -60,7 +60,7 @@ def test_rows_may_come_in_any_order(mask, order):
     assert torch.allclose(estimators['agentlab_grpo'](rewards[order], mask[order], None, index[order])[0], one[order])
 
 LOSSES = [f'agentlab_{name}' for name in 'clip gspo gspo_turn gmpo sapo cispo dppo_tv dppo_kl dcpo_clip aepo_clip '
-          'reinforce dro clip_cov kl_cov'.split()]
+    'reinforce dro clip_cov kl_cov'.split()]
 
 def test_no_loss_is_left_out(): assert list(losses) == LOSSES
 
@@ -78,7 +78,7 @@ def test_a_loss_leaves_masked_tokens_alone(name):
                 mask, mode)
             loss.backward()
             assert (not leaf.grad[~mask].any() and leaf.grad.isfinite().all()
-                    and all(isinstance(x, float) for x in metrics.values()))
+                and all(isinstance(x, float) for x in metrics.values()))
             results.append((loss.item(), leaf.grad))
         assert all(result[0] == results[0][0] and torch.equal(result[1], results[0][1]) for result in results)
 
@@ -86,8 +86,7 @@ def test_arguments_come_from_one_place():
     assert check_loss(objective.gspo, dict(clip_ratio_low=3e-4, clip_ratio_high=4e-4)) == dict(low=3e-4, high=4e-4)
     assert check_loss(objective.clip,
         dict(clip_ratio_low=.1, policy_loss=dict(agentlab=dict(dual=None)))) == dict(low=.1, dual=None)
-    with refuses('policy_loss.agentlab.hgh=0.3: dcpo_clip has no such argument; it takes low, '
-            'high, cap, dual'):
+    with refuses('policy_loss.agentlab.hgh=0.3: dcpo_clip has no such argument; it takes low, ' 'high, cap, dual'):
         check_loss(objective.dcpo_clip, dict(policy_loss=dict(agentlab=dict(hgh=.3))))
     with refuses(r'low=1\.5'):
         losses['agentlab_clip'](*[torch.zeros(1, 2)]*3, torch.ones(1, 2), config=dict(clip_ratio_low=1.5))
@@ -108,7 +107,7 @@ class Words:
     def __init__(self): self.known = ['<end>']
     def encode(self, text):
         return [self.known.index(w) if w in self.known else self.known.append(w) or len(self.known) - 1
-                for w in text.split()]
+            for w in text.split()]
     def decode(self, ids, skip_special_tokens=True):
         return ' '.join(self.known[i] for i in ids if i or not skip_special_tokens)
 
@@ -133,7 +132,7 @@ class Loop:
         return SimpleNamespace(token_ids=ids + new), mask + [0]*len(new), logps and logps + [0.]*len(new)
     async def ct_merge_assistant_token(self, ids, new, mask, logps, assistant_logprobs=None):
         return (SimpleNamespace(token_ids=ids + new), mask + [1]*len(new), None if assistant_logprobs is None
-                else (logps or []) + assistant_logprobs)
+            else (logps or []) + assistant_logprobs)
 
 class Pays(TextEnv):
     "Pays each number that is said; a word more with every turn."
@@ -158,13 +157,13 @@ def test_an_episode_is_token_in_token_out(play):
     output, loop = play('1 and', '2', '9')
     ids = output.prompt_ids + output.response_ids
     assert (loop.tokenizer.decode(ids, False) == '<system> be brief <user> seed 7 <assistant> 1 and <end> <user> more '
-            '<assistant> 2 <end> <user> more more <assistant> 9 <end>')
+        '<assistant> 2 <end> <user> more more <assistant> 9 <end>')
     assert all(ids[:len(asked)] == asked for asked in loop.asked) and len(output.prompt_ids) == 7
     assert (output.turn_rewards == [0., 2., 9.] and output.extra_fields['states'] == [0, 1, 2] and output.num_turns == 6
-            and output.extra_fields['reward_extra_info'] == dict(success=1.))
+        and output.extra_fields['reward_extra_info'] == dict(success=1.))
     assert output.extra_fields['min_global_steps'] == 1 and output.extra_fields['max_global_steps'] == 3
     assert ([x for x, m in zip(output.response_logprobs, output.response_mask) if m] == [-1.]*7
-            and loop.environment.closed == 1)
+        and loop.environment.closed == 1)
     b = from_verl(at_turn_ends(output.turn_rewards, output.response_mask)[None], torch.tensor([output.response_mask]))
     assert b.turns.reward.tolist() == [0., 2., 9.] and b.episodes.outcome.tolist() == [11.]
 
@@ -174,7 +173,7 @@ def test_an_episode_ends_where_it_must(play):
         output = play('1', '2', '9', response_length=length)[0]
         n = len(output.turn_rewards)
         assert (output.response_ids == whole.response_ids[:len(output.response_ids)]
-                and output.turn_rewards == [1., 2., 9.][:n] and len(output.response_ids) <= length)
+            and output.turn_rewards == [1., 2., 9.][:n] and len(output.response_ids) <= length)
         assert at_turn_ends(output.turn_rewards, output.response_mask).sum() == sum([1., 2., 9.][:n])
     assert play('1', '2', most=2)[0].turn_rewards == [1., 2.]
     assert play('1', '')[0].turn_rewards == [1.]  # the server gives no token: the turn never was

@@ -16,11 +16,11 @@ class Rogue(TextEnv):
         return f'Seed {seed}.'
     def turn(self, action):
         faults = dict(sleep=lambda: time.sleep(1000), loop=self.loop, regex=lambda: re.match('(a+)+$', 'a'*60 + 'b'),
-                      lock=lambda: ctypes.PyDLL(None).sleep(1000), deaf=self.deaf,
-                      error=lambda: 1/0, leave=lambda: sys.exit(5), vanish=lambda: os._exit(3),
-                      crash=lambda: os.kill(os.getpid(), signal.SIGSEGV),
-                      print=lambda: (print('x'*100_000), os.write(1, b'raw'), sys.stderr.write('y')),
-                      family=lambda: subprocess.Popen(['sleep', '1000']) and self.loop())
+            lock=lambda: ctypes.PyDLL(None).sleep(1000), deaf=self.deaf,
+            error=lambda: 1/0, leave=lambda: sys.exit(5), vanish=lambda: os._exit(3),
+            crash=lambda: os.kill(os.getpid(), signal.SIGSEGV),
+            print=lambda: (print('x'*100_000), os.write(1, b'raw'), sys.stderr.write('y')),
+            family=lambda: subprocess.Popen(['sleep', '1000']) and self.loop())
         faults.get(action, lambda: None)()
         gift = dict(unpicklable=lambda: None, big=b'x'*3_000_000, trap=Trap()).get(action)
         return f'{action} done', 0., False, dict(gift=gift)
@@ -287,7 +287,7 @@ def liar(*replies):
         def turn(self, action):
             import struct
             pipes = [int(name) for name in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{name}')
-                     and 'pipe' in os.readlink(f'/proc/self/fd/{name}')]
+                and 'pipe' in os.readlink(f'/proc/self/fd/{name}')]
             for pipe in pipes:
                 for reply in replies:
                     try: os.write(pipe, reply if isinstance(reply, bytes) else struct.pack('>Q', reply))
@@ -326,5 +326,5 @@ def test_numbers_of_numpy_come_back_as_numbers():
     env.reset(0)
     step = env.step('go')
     assert ((step.reward, step.done, step.info['cost'], step.info['state']) == (dict(player=.5), True, 3, (1, 'a'))
-            and type(step.info['success']) is bool)
+        and type(step.info['success']) is bool)
     env.close()

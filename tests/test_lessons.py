@@ -7,7 +7,7 @@ from notebooks import ROOT, lessons, run
 
 def cell(source, kind='code'):
     return (dict(cell_type=kind, id=f'c{abs(hash(source)) % 10**8}', metadata={}, source=source)
-            | (dict(outputs=[], execution_count=None) if kind == 'code' else {}))
+        | (dict(outputs=[], execution_count=None) if kind == 'code' else {}))
 
 def lesson(check='assert answer == 4'):
     return dict(nbformat=4, nbformat_minor=5, metadata={}, cells=[cell('x = 2'),
@@ -52,11 +52,11 @@ def test_no_lesson_tells_its_solutions(tmp_path):
         ours = json.loads((ROOT/path).read_text(encoding='utf-8'))['cells']
         theirs = json.loads((tmp_path/path.name).read_text(encoding='utf-8'))['cells']
         lines = {line.strip() for c in ours if course.mark(c) == 'solution'
-                 for line in course.source(c).splitlines()[2:] if len(line.strip()) > 40}
+            for line in course.source(c).splitlines()[2:] if len(line.strip()) > 40}
         assert not any(line in course.source(c) for c in theirs for line in lines)
         longest += lines
         assert (not any(c.get('outputs') for c in theirs)
-                and sum(course.mark(c) == 'exercise' for c in theirs) >= course.EXERCISES)
+            and sum(course.mark(c) == 'exercise' for c in theirs) >= course.EXERCISES)
     assert len(longest) > 20
 
 def test_what_a_student_wrote_is_kept(tmp_path):

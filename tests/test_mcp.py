@@ -119,7 +119,7 @@ class Script:
     def sample(self, contexts, max_tokens, stop=(), **how):
         from agentlab.policy import Completion
         ids = [self.tokenizer.encode(text, add_special_tokens=False) + [stop[0]]
-               for text, _ in zip(self.texts, contexts)]
+            for text, _ in zip(self.texts, contexts)]
         return [Completion(one, [-1.]*len(one), [1.]*len(one), 'stop') for one in ids]
 
 def test_a_dead_server_never_ends_a_run():

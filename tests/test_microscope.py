@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from agentlab.credit import dr_grpo, estimators, gae, gigpo, grpo, hgpo, mars, reinforce_pp, rloo
 from agentlab.episodes import Batch
 from agentlab.view.microscope_widget import (FIELDS, Case, Microscope, accepted, advantages, disagreement, microscope,
-                                             microscope_html, read_cells, regroup, small_turns, sweep, to_cells)
+    microscope_html, read_cells, regroup, small_turns, sweep, to_cells)
 from later import deferred, refuses
 from test_view import assert_harmless
 from view_data import HOSTILE
@@ -66,7 +66,7 @@ def test_columns_reach_tokens_and_episodes():
     values, problems = advantages(turns, dict(gae=gae, remax=estimators['remax']), dict(whiten=False))
     assert problems.empty
     assert (values.gae.tolist() == pytest.approx([.5, -.25, 0.])
-            and values.remax.tolist() == pytest.approx([0., -1., -.5]))
+        and values.remax.tolist() == pytest.approx([0., -1., -.5]))
 
 def test_regroup_takes_walls_down():
     """Without walls between tasks two groups of one are a group of two; without states every turn is compared with
@@ -98,7 +98,7 @@ def test_a_case_is_one_and_minimal(first, second):
         case = disagreement(first, second, seed)
         values = advantages(case.turns, both)[0]
         assert (case.kind == 'opposite signs' and case.first*case.second < 0
-                and values.iloc[case.turn].tolist() == [case.first, case.second])
+            and values.iloc[case.turn].tolist() == [case.first, case.second])
         for row in case.turns.index if len(case.turns) else ():
             fewer = case.turns.drop(index=row).assign(t=lambda f: f.groupby('episode').cumcount())
             if fewer.groupby(['group', 'seat']).episode.nunique().min() < 2: continue  # somebody would be alone
@@ -119,7 +119,7 @@ def test_those_that_never_contradict_each_other():
 # --- text
 
 @given(st.lists(st.text(st.characters(), max_size=30), min_size=3, max_size=3),
-       st.text(st.characters(codec='utf-8'), max_size=20))
+    st.text(st.characters(codec='utf-8'), max_size=20))
 @settings(max_examples=25, deadline=None)
 def test_any_text_stays_text(states, name):
     assert_harmless(microscope_html(small_turns().assign(state=pd.Series(states, dtype=object), episode=[0, 0, 1]),
@@ -138,7 +138,7 @@ def test_every_number_shows_its_sign():
     plain = dict(scale=None, gamma=1., rows='episode')
     page = microscope_html(small_turns(), dict(grpo=grpo, gigpo=gigpo, mars=mars), plain)
     for text in ('▲ +0.75', '▼ −0.25', '● 0', 'grpo: praise +0.25', 'gigpo: blame −0.25', '≠ opposite', '≠ one is 0',
-                 'agree', 'gamma=1'):
+            'agree', 'gamma=1'):
         assert text in page, text
 
 # --- cells
@@ -177,7 +177,7 @@ def test_a_drag_changes_the_numbers():
         scope.controls[name].value = value
         assert {n for n in first if not scope.numbers[n].equals(first[n])} == moved, name
         assert (scope.picture.value != before
-                and scope.numbers.equals(advantages(scope.turns, scope.estimators, scope.arguments)[0]))
+            and scope.numbers.equals(advantages(scope.turns, scope.estimators, scope.arguments)[0]))
     scope.controls['eps'].value = 'own default'
     assert scope.arguments == {}
 
@@ -188,7 +188,7 @@ def test_typing():
     before = scope.picture.value
     for bad in ('', 'x', '1e999', '<b>', 'nan', '0'*200_000 + 'x'): scope.inputs[2]['t'].value = bad
     assert ('row 3, t' in scope.note.value and '<b>' not in scope.note.value and scope.picture.value == before
-            and len(scope.note.value) < 2_000)
+        and len(scope.note.value) < 2_000)
     scope.inputs[2]['t'].value = '1'
     assert scope.note.value == ''
     scope.inputs[2]['episode'].value = 'a'  # now episode a has two turns with t=1: no estimator can read that
@@ -223,7 +223,7 @@ def test_the_button_makes_a_case():
     scope.find.click()
     case = disagreement(grpo, mars, 1)
     assert ('opposite signs' in scope.note.value and scope.shown == ['grpo', 'mars'] == list(scope.choice.value)
-            and scope.walls['task'].value)
+        and scope.walls['task'].value)
     assert scope.numbers.iloc[case.turn].tolist() == pytest.approx([case.first, case.second])
     scope.disagree('grpo', 'grpo', tries=10)
     assert 'agree, up to a factor' in scope.note.value

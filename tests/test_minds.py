@@ -97,7 +97,7 @@ def test_hiersearch_the_planner_reads_what_the_refiner_kept():
 def test_hiersearch_every_part_of_the_reward_counts():
     def worth(*said, late=(0.,), invalid=False):
         plans = [Turn(i, text=text, columns=dict(errand=1.) if text.startswith('do') else {}, invalid=invalid)
-                 for i, text in enumerate(said)]
+            for i, text in enumerate(said)]
         return minds.hier_score(dict(planner=Episode(plans, seat='planner', answer='Paris')), late)
     def agent(*said, right=0.):
         turns = [Turn(i, text=text, columns=dict(right=right)) for i, text in enumerate(said)]
@@ -201,7 +201,7 @@ def test_hla_plays_and_updates(tmp_path):
     world = Understanding(Kitchen(orders=3, patience=26), delay=2)
     policy = tiny_policy(world, warm=False, progress=False)
     warm_start(policy, Understanding(Kitchen(orders=3, patience=26, split='demo'), delay=2), steps=15, episodes=8,
-               pool=80, noise=.3)
+        pool=80, noise=.3)
     row, batch = trained(tmp_path, recipes.grpo, policy, world, groups=6, group_size=6, max_turns=40)
     assert row['grad_norm'] > 0 and row['sampler_gap'] < 1e-3
 

@@ -73,9 +73,9 @@ def test_loss_and_gradient_are_the_same_under_every_micro_batching(episodes, see
 def test_gradient_by_finite_differences(function, keywords):
     batch = batch_of([[(3, False)]*4]*20, seed=1)
     kinds = {'clip': lambda logp: clip(logp, batch, batch.action('advantage'), **keywords),
-             'kl_k1': lambda logp: kl_k1(logp, batch), 'kl_k2': lambda logp: kl_k2(logp, batch),
-             'kl_k3': lambda logp: kl_k3(logp, batch), 'corrected kl_k1': lambda logp: kl_k1(logp, batch, True),
-             'corrected kl_k3': lambda logp: kl_k3(logp, batch, True)}
+        'kl_k1': lambda logp: kl_k1(logp, batch), 'kl_k2': lambda logp: kl_k2(logp, batch),
+        'kl_k3': lambda logp: kl_k3(logp, batch), 'corrected kl_k1': lambda logp: kl_k1(logp, batch, True),
+        'corrected kl_k3': lambda logp: kl_k3(logp, batch, True)}
     value, step = kinds[function], 1e-6
     logp = batch.action('logp').requires_grad_()
     slope, = torch.autograd.grad(value(logp).sum(), logp)
@@ -83,7 +83,7 @@ def test_gradient_by_finite_differences(function, keywords):
     torch.testing.assert_close(slope, numeric, rtol=1e-5, atol=1e-7)
 
 @given(seed=st.integers(0, 999), low=st.sampled_from([.1, .2]), high=st.sampled_from([.2, .4]),
-       dual=st.sampled_from([None, 1.5, 3.]))
+    dual=st.sampled_from([None, 1.5, 3.]))
 @quick
 def test_clipped_tokens_are_those_without_a_gradient(seed, low, high, dual):
     batch = batch_of([[(3, False)]*3]*3, seed)
@@ -102,7 +102,7 @@ def test_far_log_probabilities_stay_finite(kind):
         ref_logp=torch.tensor([0., -900, 0, -900], dtype=kind))
     logp = torch.tensor([-900., 0, -900, 0], dtype=kind, requires_grad=True)
     for value in (clip(logp, batch, torch.tensor([1., 1, -1, -1], dtype=torch.float64)), kl_k1(logp, batch),
-                  kl_k2(logp, batch), kl_k3(logp, batch), kl_k3(logp, batch, True)):
+            kl_k2(logp, batch), kl_k3(logp, batch), kl_k3(logp, batch, True)):
         slope, = torch.autograd.grad(value.sum(), logp)
         assert value.dtype == kind and value.isfinite().all() and slope.isfinite().all()
 
@@ -159,7 +159,7 @@ def test_errors_name_argument_and_value(call, words):
 def called_alike():
     "Every public function of agentlab.objective that takes log-probabilities, by name."
     return {name: f for name, f in vars(objectives).items() if inspect.isfunction(f)
-            and 'logp' in inspect.signature(f).parameters}
+        and 'logp' in inspect.signature(f).parameters}
 
 SQUARES = dict(column=lambda x: x[:, None], row=lambda x: x[None], list=lambda x: x.tolist(), number=lambda x: x.sum(),
     longer=lambda x: torch.cat([x, x]))

@@ -11,7 +11,7 @@ from agentlab.episodes import Batch
 from agentlab.policy.core import Policy, word_tokenizer
 from agentlab.policy.tiny import tiny_model
 from agentlab.selfplay.peers import (Evolution, Messages, Pool, Trio, chairs, peer_rewards, play_peers, play_trio,
-                                     read_number)
+    read_number)
 from agentlab.selfplay.role_weights import RoleWeights
 from agentlab.train import recipes, train
 from later import deferred, refuses

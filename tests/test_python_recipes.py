@@ -123,7 +123,7 @@ def test_what_dr_bot_leaves_out():
     left = recipes.dr_bot().curate(b)
     std = torch.stack([b.episodes.outcome[b.episodes.group == g].std() for g in range(8)])
     assert (sorted(left.episodes.group.unique().tolist())
-            == sorted(std.argsort(descending=True, stable=True)[:6].tolist()))
+        == sorted(std.argsort(descending=True, stable=True)[:6].tolist()))
     owner = left.rows.episode[left.tokens.row[left.actions]]
     assert left.episodes.truncated.any() and ((left.action('weight') == 0) == left.episodes.truncated[owner]).all()
 
@@ -134,17 +134,17 @@ def test_the_clips_are_those_of_the_papers():
     assert clips == dict(roc=(.2, .28, 0), simpletir=(.2, .28, 0), dr_bot=(.2, .28, 0), spear_clip=(None, None, 0),
         dart=(.1, .28, .1))
     assert (made['roc'].objective.func is clip and made['roc'].group_size == 16 and made['simpletir'].max_turns == 5
-            and made['spear_clip'].objective is spear_clip)
+        and made['spear_clip'].objective is spear_clip)
 
 def test_the_command_line_leaves_a_recipe_its_numbers(tmp_path):
     """`agentlab train --recipe roc --env python_tool`: 16 attempts as the recipe has it, 24 tokens as the
     environment asks."""
     from agentlab import cli
     cli.train(recipe='roc', env='python_tool', model='untrained', steps=1, groups=2, test_tasks=0,
-              out=str(tmp_path/'run'))
+        out=str(tmp_path/'run'))
     facts = Run(tmp_path/'run').info['facts']['recipe']
     assert (facts['groups'], facts['group_size'], facts['max_tokens'], facts['lr']) == (2, 16, 24, 1e-3)
     cli.train(recipe='roc', env='python_tool', model='untrained', steps=1, groups=1, max_tokens=9, lr=.01, test_tasks=0,
-              out=str(tmp_path/'own'))
+        out=str(tmp_path/'own'))
     facts = Run(tmp_path/'own').info['facts']['recipe']
     assert (facts['max_tokens'], facts['lr']) == (9, .01)

@@ -31,11 +31,11 @@ def save_model(folder, words, tokens=None, kind='Qwen2'):
     "A model with random weights in the layout of the hub."
     import transformers
     config = getattr(transformers, f'{kind}Config')(vocab_size=tokens or len(words) + 12, hidden_size=32,
-                                                     intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-                                                     num_key_value_heads=1, max_position_embeddings=1024,
-                                                     tie_word_embeddings=True, initializer_range=.1,
-                                                     eos_token_id=words.eos_token_id, bos_token_id=None,
-                                                     pad_token_id=None)
+        intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=1024,
+        tie_word_embeddings=True, initializer_range=.1,
+        eos_token_id=words.eos_token_id, bos_token_id=None,
+        pad_token_id=None)
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(0)
         transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
@@ -76,11 +76,11 @@ def test_every_linear_layer_learns_through_its_adapter(base):
 def test_the_weights_are_those_of_nf4(base):
     policy = qlora_policy(base, rank=2)
     kinds = {n: p.dtype for n, p in policy.model.named_parameters() if 'proj' in n and 'lora' not in n
-             and n.endswith('weight')}
+        and n.endswith('weight')}
     assert set(kinds.values()) == {torch.uint8}
     layer = policy.model.get_base_model().model.layers[0].mlp.up_proj.base_layer
     assert (layer.weight.quant_state.quant_type == 'nf4' and layer.weight.quant_state.nested
-            and layer.compute_dtype == torch.float32)
+        and layer.compute_dtype == torch.float32)
     before = layer.weight.detach().clone()
     with torch.no_grad(): policy.logprobs(some_play(policy))
     exactly(layer.weight.detach(), before)  # a CPU with AVX512-BF16 would repack them
@@ -149,16 +149,16 @@ def test_a_run_moves_the_adapter_alone_and_resumes(base, tmp_path, never_merged)
         assert set(one[kind]) == set(two[kind])
         for name in one[kind]: exactly(one[kind][name], two[kind][name], name)
     assert (all('lora_' in name for name in one['model'])
-            and any('lora_B' in name and p.any() for name, p in one['model'].items()))
+        and any('lora_B' in name and p.any() for name, p in one['model'].items()))
     for name, p in frozen(policies[0]).items(): exactly(p, before[name], name)
     assert facts(run)[0]['kl_reference'] < 1e-9 < facts(run)[1]['kl_reference'] and facts(run)[0]['sampler_gap'] < 1e-4
 
     saved = run.folder/'policy'
     assert {'adapter_config.json', 'adapter_model.safetensors', 'agentlab.json',
-            'tokenizer.json'} <= {p.name for p in saved.iterdir()} and not (saved/'config.json').exists()
+        'tokenizer.json'} <= {p.name for p in saved.iterdir()} and not (saved/'config.json').exists()
     said = json.loads((saved/'agentlab.json').read_text())
     assert (said['base'] == str(base.resolve()) and said['quantisation']
-            == dict(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True))
+        == dict(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True))
     again, batch = Policy.load(saved), run.episodes(0)
     exactly(again.logprobs(batch)[0], policies[-1].logprobs(batch)[0])
     for name, p in frozen(again).items(): exactly(p, before[name], name)
@@ -206,7 +206,7 @@ def test_the_optimiser_says_what_it_is_and_comes_back():
     update(two, first, range(2))
     kept = {k: v.clone() for k, v in moments(first).items()}
     assert (set(kept) == {f'{i}.{n}' for i in (0, 1) for n in ('step', 'state1', 'state2')}
-            and kept['0.state1'].dtype == torch.float32)
+        and kept['0.state1'].dtype == torch.float32)
     three, second = make()
     with torch.no_grad(): [a.copy_(b) for a, b in zip(three, two)]
     restore_moments(second, kept)
@@ -235,11 +235,11 @@ def test_the_documented_command(base, tmp_path, capsys, monkeypatch, never_merge
     run = Run('run')
     recipe = run.info['facts']['recipe']
     assert (recipe['optimizer'] == 'agentlab.policy.qlora:paged_adamw' and recipe['recompute_old']
-            and recipe['lora'] == {} and recipe['objective'].startswith('agentlab.objective.correction:corrected'))
+        and recipe['lora'] == {} and recipe['objective'].startswith('agentlab.objective.correction:corrected'))
     batch, words = run.episodes(0), families.tokenizer('qwen2_5')
     text = words.decode(batch.tokens.id[batch.tokens.row == 0])
     assert (text.startswith('<|im_start|>system\nAnswer a question with a search engine')
-            and '<|im_end|>\n<|im_start|>user\nWho is the ' in text)
+        and '<|im_end|>\n<|im_start|>user\nWho is the ' in text)
     assert json.loads(Path('run/policy/adapter_config.json').read_text())['r'] == 4
     status, said, errors = command('play', '--env', 'hopsearch', '--model', 'run', capsys=capsys)
     assert status == 0 and 'player>' in said, errors
@@ -340,7 +340,7 @@ def test_an_adapter_on_another_base(base, tmp_path):
     more = families.tokenizer('qwen2_5')
     more.add_tokens('new')
     assert (vocabulary_key(more) != vocabulary_key(families.tokenizer('qwen2_5'))
-            == vocabulary_key(families.tokenizer('qwen2_5')))
+        == vocabulary_key(families.tokenizer('qwen2_5')))
     more.save_pretrained(mine)  # somebody changed the base
     with refuses(r'another vocabulary than that of its base .*mine \(341 ids\).*Put back'):
         Policy.load(saved)

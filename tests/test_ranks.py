@@ -66,7 +66,7 @@ def near(one, two, name=''):
         for i, (x, y) in enumerate(zip(one, two)): near(x, y, f'{name} {i}')
     elif isinstance(one, float) and isinstance(two, float):
         assert (one == two or (math.isnan(one) and math.isnan(two))
-                or abs(one - two) <= 1e-5*max(1, abs(one))), (name, one, two)
+            or abs(one - two) <= 1e-5*max(1, abs(one))), (name, one, two)
     else: assert one == two, (name, one, two)
 
 def near_rows(one, two):
@@ -86,7 +86,7 @@ def same_story(one, two):
                 assert torch.equal(getattr(a, table)[column], getattr(b, table)[column]), (step, table, column)
     near_rows(one, two)
     kept = [[torch.load(folder.folder/f'weights-{row["step"]}.pt') for row in one.rows()
-             if (folder.folder/f'weights-{row["step"]}.pt').exists()] for folder in (one, two)]
+        if (folder.folder/f'weights-{row["step"]}.pt').exists()] for folder in (one, two)]
     assert len(kept[0]) == len(kept[1]) > 1
     for before, after in zip(*kept):
         for name, x in before.items(): torch.testing.assert_close(after[name], x, rtol=0, atol=1e-5)
@@ -124,9 +124,9 @@ def test_two_processes_give_the_run_of_one(alone, two, name):
 def test_the_stories_are_not_empty(two):
     rows = {name: Run(two/name).rows() for name in OFTEN}
     assert (rows['ppo'][-1]['value_loss'] > 0 and rows['replay'][-1]['replayed'] > .3
-            and rows['league'][-1]['snapshots'] == 2 and rows['grpo'][-1]['kl_reference'] > 0)
+        and rows['league'][-1]['snapshots'] == 2 and rows['grpo'][-1]['kl_reference'] > 0)
     assert ([row['skipped'] is None for row in rows['skip']] == [True, False, True]
-            and 'not finite' in rows['skip'][1]['skipped'])
+        and 'not finite' in rows['skip'][1]['skipped'])
     assert [test['step'] for test in Run(two/'grpo').tests()] == [0, 2]
     batch = Run(two/'few').episodes(0)
     assert len(batch) == 8 and rows['few'][0]['grad_norm'] > 0  # of which one episode was learned from, by one process
@@ -212,7 +212,7 @@ def test_the_command_under_its_launcher(tmp_path):
     """`accelerate launch --config_file assets/accelerate/two_cpus.yaml -m agentlab train ...`, and the same without
     a launcher."""
     asked = ['train', '--recipe', 'grpo', '--env', 'keydoor', '--model', 'untrained', '--steps', '1', '--groups', '3',
-             '--group-size', '2', '--test-tasks', '3']
+        '--group-size', '2', '--test-tasks', '3']
     ended = launched('-m', 'agentlab', *asked, '--out', tmp_path/'two')
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert command([*asked, '--out', str(tmp_path/'one')]) == 0

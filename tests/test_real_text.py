@@ -12,8 +12,7 @@ from agentlab.policy.text import control_ids, token_texts, with_token_text
 from agentlab.train import recipes
 from agentlab.view import game_of, group_html, report, side_by_side, turnscope, turnscope_html
 from agentlab.view.entropy_widget import entropy_lab_html
-from agentlab.view.reading import (Lexicon, joined, letters_shared, lexicon, parts_shown,
-                                   read_pieces)
+from agentlab.view.reading import (Lexicon, joined, letters_shared, lexicon, parts_shown, read_pieces)
 from agentlab.view.turnscope_layout import LONG, PARTS
 from agentlab.view.turnscope_state import TOKENS
 from later import deferred
@@ -41,7 +40,7 @@ def pieced():
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     words = ['<unk>', '<s>', '</s>', *(f'<0x{b:02X}>' for b in range(256)), '▁the', '▁h', 'all', '▁', 't', 'h', 'e',
-             'a', 'l']
+        'a', 'l']
     merges = [('▁', 't'), ('▁t', 'h'), ('▁th', 'e'), ('▁', 'h'), ('a', 'l'), ('al', 'l')]
     vocabulary = {w: i for i, w in enumerate([*words, '▁t', '▁th', 'al'])}
     raw = Tokenizer(models.BPE(vocabulary, merges, unk_token='<unk>', byte_fallback=True, fuse_unk=True))
@@ -81,7 +80,7 @@ def scope_of(batch): return turnscope(batch, dict(grpo=grpo))
 def page_of(batch, **how): return group_html(batch, grpo(batch), **how)
 
 ALL = (('thought', 'I think the door is shut.'), ('markup', '</think>'), ('call', 'guess high'), ('action', 'go north'),
-       ('subgoal', 'the key'), ('switch', 'so'), ('other', 'and'))
+    ('subgoal', 'the key'), ('switch', 'so'), ('other', 'and'))
 
 # ---- the text of a token
 
@@ -225,7 +224,7 @@ def test_a_long_thought_is_one_line():
     scope = scope_of(batch)
     row = scope.part('row')
     assert ([fold[1:3] for fold in row['folds']] == [[0, count]] and row['ids'] == plainly('go north')
-            and row['total'] == count + len(row['ids']) + 1)
+        and row['total'] == count + len(row['ids']) + 1)
     assert scope.token == count and len(json.dumps(row)) < 20_000
     assert scope.part('pane')['sides'][0]['bubbles'][0]['said'][0][3] == count
     scope.act(dict(do='open_thoughts'))
@@ -273,7 +272,7 @@ def test_hostile_text_in_every_part_and_on_every_page():
     pages = [page_of(batch), turnscope_html(batch, dict(grpo=grpo)), side_by_side([('a', batch), ('b', batch)])]
     for page in pages:
         assert (not re.search(r'<(script|img|iframe|b>out)', page) and 'onerror="' not in page and '\x1b' not in page
-                and '\u202e' not in page)
+            and '\u202e' not in page)
         page.encode()
     scope = scope_of(batch)
     for name in PARTS: json.dumps(scope.part(name), allow_nan=False).encode()
@@ -303,7 +302,7 @@ def test_a_run_keeps_held_out_games_and_shows_them(tmp_path):
     for step, row in zip(run.tested(), run.tests()):
         batch = run.tests_episodes(step)
         assert (len(batch) == 1 and float(batch.episodes.success[0]) == row['test_greedy']
-                and batch.labels['between'] == {0: ' '})
+            and batch.labels['between'] == {0: ' '})
     page = report(run.folder).read_text()
     assert 'id="said"' in page and 'before the first update' in page and 'after 3 updates' in page
 
@@ -389,7 +388,7 @@ def test_games_of_smollm2_can_be_read(smollm2):
     for i, e in enumerate(episodes):
         for t, was in zip(e.turns, game_of(batch, i)[0].turns):
             assert (smollm2.tokenizer.decode(t.ids, skip_special_tokens=True).strip()
-                    == was.text.replace('\udce2', '').strip() or '\ufffd' in smollm2.tokenizer.decode(t.ids))
+                == was.text.replace('\udce2', '').strip() or '\ufffd' in smollm2.tokenizer.decode(t.ids))
             assert was.observation.endswith(t.observation.strip())
     page = text_of(re.sub(r'<span class="[^"]*al-control[^"]*".*?</span>', '', turnscope_html(batch, dict(grpo=grpo)),
         flags=re.S))

@@ -70,7 +70,7 @@ def test_who_plays_beside_the_expert(patches):
     if patches is None: assert patched.sum() == 0 and turns.max() == 6
     else:
         assert ((patched == wrong.clamp(max=patches)).all() and wrong.max() == patches + 1
-                and b.episodes.truncated[wrong > patches].all())
+            and b.episodes.truncated[wrong > patches].all())
 
 def test_two_seats_have_columns_of_their_own():
     env = HopSearch(seats=('planner', 'searcher'))
@@ -114,9 +114,9 @@ def test_tags_and_parts_of_nonsense():
             first = torch.cat([torch.tensor([True]), b.action_turn[1:] != b.action_turn[:-1]])
             words = [policy.tokenizer.decode([i]) for i in b.action('id').tolist()]
             assert ([w == 'switch' for w, f in zip(words, first.tolist()) if f] == b.turns.switch.tolist()
-                    and b.turns.switch.any())
+                and b.turns.switch.any())
             assert ([int(p) for p, f in zip(b.action('part').tolist(), first.tolist()) if f]
-                    == [1 if w in ('switch', 'keep') else 3 for w, f in zip(words, first.tolist()) if f])
+                == [1 if w in ('switch', 'keep') else 3 for w, f in zip(words, first.tolist()) if f])
 
 def test_a_faulty_greedy_game_costs_its_group_only(tmp_path):
     class Odd(Coin):

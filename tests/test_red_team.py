@@ -6,8 +6,8 @@ import pytest
 
 from agentlab.env import KeyDoor, Toolbox, check_env
 from agentlab.env.negotiation import Negotiation
-from agentlab.env.red_team import (Filtered, Planted, Probe, by_seat, in_answer, in_memory, influence, probed,
-                                   to_user, without)
+from agentlab.env.red_team import (Filtered, Planted, Probe, by_seat, in_answer, in_memory, influence, probed, to_user,
+    without)
 from agentlab.env.refusals import Requests, outside, request_of
 from agentlab.env.rules import Guarded, Rule, skip
 from agentlab.episodes import Episode, Turn
@@ -85,7 +85,7 @@ def game(number, seat, *said):
 def test_influence_by_hand_over_the_seats_of_a_game():
     "Two games; in the first two seats move by turns, and all of its turns count in their order."
     games = [game(0, 'a', (0, 'x'), (2, 'post press'), (4, 'x')), game(0, 'b', (1, 'post press'), (3, 'x')),
-             game(1, 'a', (0, 'post press'), (1, 'x'))]
+        game(1, 'a', (0, 'post press'), (1, 'x'))]
     assert influence(games, planted(in_answer, 1)) == dict(share=2/5, by_turn=[1/2, 1., 0., 0.], reached=[2, 1, 1, 1])
     assert influence(games, planted(in_answer, 4))['by_turn'] == [0.]
     with refuses('at=5: no game of 2 came so far'): influence(games, planted(in_answer, 5))

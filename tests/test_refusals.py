@@ -7,7 +7,7 @@ import pytest
 
 from agentlab.env import check_env, load_env
 from agentlab.env.refusals import (Requests, chains, draw_request, getters, inside, new_chain, new_words, openings,
-                                   outcomes, outside, private, public, putters, request_of)
+    outcomes, outside, private, public, putters, request_of)
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy.tiny import demonstrate, imitate
 from agentlab.rollout import play
@@ -39,7 +39,7 @@ def test_the_same_chain_stands_on_both_sides():
 @pytest.mark.parametrize('share', [0., 1/3, 1.])
 def test_splits_share_no_chain_and_no_held_out_pair(share):
     draws = {split: [draw_request(random.Random(f'{split} {i}'), split, share) for i in range(300)]
-             for split in ('train', 'demo', 'test')}
+        for split in ('train', 'demo', 'test')}
     shown = [task for split in ('train', 'demo') for task in draws[split]]
     assert not any(new_chain(task) or new_words(task) for task in shown)
     kinds = Counter((new_chain(task), new_words(task)) for task in draws['test'])

@@ -15,9 +15,9 @@ from agentlab.env import KeyDoor
 from agentlab.episodes import Batch, Table, derive, state_key
 from agentlab.policy import tiny_policy
 from agentlab.replay.self_imitation import (SelfImitation, acted, as_many, group_levels, middle, power_of_two,
-                                            recalibrated, warm_up, worth_keeping)
+    recalibrated, warm_up, worth_keeping)
 from agentlab.replay.success import (SuccessReplay, by_prompt, by_start, draw_same, everything, failed, first_of,
-                                     success_pool, swap_in)
+    success_pool, swap_in)
 from agentlab.rollout import play
 from agentlab.train import recipes
 from small import Paying, same_batch, small_policy
@@ -62,7 +62,7 @@ def test_swap_in_changes_what_was_named_and_nothing_else(groups, seed):
     same_batch(joined.select(range(len(stay))), b.select(stay), labels=False)
     new = joined.select(range(len(stay), len(b)))
     assert (new.episodes.group.tolist() == b.episodes.group[where].tolist()
-            and new.episodes.game.tolist() == b.episodes.game[where].tolist())
+        and new.episodes.game.tolist() == b.episodes.game[where].tolist())
     assert new.action('old_logp').tolist() == past.select(range(len(where))).action('old_logp').tolist()
     assert (new.turns.origin == torch.arange(len(new.turns))).all()
     assert joined.episodes.group.bincount().tolist() == b.episodes.group.bincount().tolist()
@@ -96,7 +96,7 @@ def test_success_replay_is_the_rule(steps, per_task, shuffle):
         assert replay.keep(joined, None, step) == dict(failed=sum(map(lost, groups)), swapped=swapped,
             stored=sum(map(len, memory.values())))
         assert (len(joined) == len(b) and set(joined.tokens.columns) == set(b.tokens.columns)
-                and set(joined.episodes.columns) == set(b.episodes.columns))
+            and set(joined.episodes.columns) == set(b.episodes.columns))
 
 def test_the_recipe_gives_back_successes_of_the_same_task():
     """Tasks come round; whoever stands in a failed group began where the others began. With the next seeds of a run
@@ -121,7 +121,7 @@ def test_draws_depend_on_seed_and_step_alone():
     for step in range(12):
         b = batch_of([[0., 0.]]*4 + [[1., 1.]], step, task=['x']*5)
         ids = [r.join(b if r is not two else b.with_episodes(group=9 - b.episodes.group), step).tokens.id.tolist()
-               for r in (one, two, other)]
+            for r in (one, two, other)]
         torch.rand(3)  # the global generator has no say
         assert ids[0] == ids[1]
         differ += ids[0] != ids[2]
@@ -153,7 +153,7 @@ def test_faithful_recomputes_what_is_replayed(faithful):
     assert torch.equal(rest.action('old_logp'), b.select([1]).action('old_logp'))
 
 @given(have=st.lists(st.integers(-3, 3), max_size=8), want=st.lists(st.integers(-4, 4), max_size=8),
-       seed=st.integers(0, 99))
+    seed=st.integers(0, 99))
 @quick
 def test_draw_same(have, want, seed):
     found = draw_same(torch.tensor(have, dtype=torch.int64), torch.tensor(want, dtype=torch.int64),
@@ -184,9 +184,9 @@ def pool_by_hand(rows, size, versions):
 def test_success_pool(rows, size, seed):
     rows = sorted(rows, key=lambda r: r[1])
     facts = Table(task=torch.tensor([r[0] for r in rows], dtype=torch.int64),
-                  step=torch.tensor([r[1] for r in rows], dtype=torch.int64),
-                  outcome=torch.tensor([r[2] for r in rows], dtype=torch.float64),
-                  used=torch.tensor([r[3] for r in rows], dtype=torch.bool))
+        step=torch.tensor([r[1] for r in rows], dtype=torch.int64),
+        outcome=torch.tensor([r[2] for r in rows], dtype=torch.float64),
+        used=torch.tensor([r[3] for r in rows], dtype=torch.bool))
     found, expected = (success_pool(facts, torch.Generator().manual_seed(seed), size).tolist(),
         pool_by_hand(rows, size, 2))
     for task, candidates in expected.items():
@@ -210,9 +210,9 @@ def test_levels_and_recalibration(groups, base):
     for g, group in enumerate(groups):
         xs = seen(group)
         assert (math.isnan(levels.mean[g]) if not xs
-                else levels.mean[g].item() == pytest.approx(statistics.fmean(xs), abs=1e-12))
+            else levels.mean[g].item() == pytest.approx(statistics.fmean(xs), abs=1e-12))
         assert (math.isnan(levels.std[g]) if len(xs) < 2
-                else levels.std[g].item() == pytest.approx(statistics.stdev(xs), abs=1e-12))
+            else levels.std[g].item() == pytest.approx(statistics.stdev(xs), abs=1e-12))
     means = torch.tensor(base, dtype=torch.float64)
     middle_ = median_by_hand(base)
     assert middle(means) == pytest.approx(middle_, nan_ok=True)
@@ -237,7 +237,7 @@ def test_worth_keeping(groups, seed, zero):
 wins = st.lists(st.lists(st.sampled_from([0., 0., 1., .4]), min_size=1, max_size=5), min_size=1, max_size=5)
 
 @given(steps=st.lists(wins, min_size=1, max_size=6), size=st.integers(1, 4), trigger=st.sampled_from([0., .5, 1.5]),
-       tolerate=st.integers(0, 3), faithful=st.booleans(), many=st.booleans())
+    tolerate=st.integers(0, 3), faithful=st.booleans(), many=st.booleans())
 @quick
 def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, many):
     "Against lists: what is stored, when an update comes, of how many, with which advantage, and what is forgotten."
@@ -267,7 +267,7 @@ def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, ma
         if faithful: stored = [s for s in stored if s[0] >= stored[-1][0] - tolerate]  # before the new ones come in
         good = worth_keeping(b, advantage).tolist()
         stored += [(step, b.select([e]).tokens.id.tolist(), b.episodes.outcome[e].item()) for e in range(len(b))
-                   if good[e]]
+            if good[e]]
 
 @pytest.mark.parametrize('folder', (False, True))
 @pytest.mark.parametrize('make', (SuccessReplay, partial(SelfImitation, size=4, weight=partial(warm_up, rise=0)),

@@ -100,7 +100,7 @@ def test_columns_may_differ_from_add_to_add():
     buffer.add(played(2, 2).with_turns(visits=torch.arange(len(played(2, 2).turns))), 1)
     both = buffer.take(tensor([3, 0]))
     assert (both.episodes.hint.isnan().tolist() == [True, False]
-            and buffer.facts.hint.isnan().tolist() == [False, False, True, True])
+        and buffer.facts.hint.isnan().tolist() == [False, False, True, True])
     assert (both.turns.visits[both.turns.episode == 1] == -1).all()
 
 # ---- bounds and staleness
@@ -284,7 +284,7 @@ def test_replay_passes_everything_through(tmp_path):
     nothing.open(tmp_path, True)
     nothing.restore({})
     assert (nothing.join(batch, 0) is batch and list(nothing.updates(batch, None, 0)) == []
-            and nothing.keep(batch, None, 0) == {} == nothing.tensors())
+        and nothing.keep(batch, None, 0) == {} == nothing.tensors())
     class Keeps(Replay):
         def __init__(self): self.buffer = Buffer()
         def keep(self, batch, advantage, step):

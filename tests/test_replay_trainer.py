@@ -68,7 +68,7 @@ def contract(replay):
     now = training.policy.logprobs(batch, 1.)[0]
     off = (now - batch.action('old_logp')).abs()
     assert (off[past].max() > 1e-3
-            > off[~past].max()), 'the ratio of a past token is not taken against the policy that sampled it'
+        > off[~past].max()), 'the ratio of a past token is not taken against the policy that sampled it'
     torch.testing.assert_close(batch.action('old_logp')[past], batch.action('sampler_logp')[past])
     # peers of the fresh ones, and the other way round
     torch.testing.assert_close(advantage.double(), grpo(batch), rtol=1e-5, atol=1e-5)
@@ -85,7 +85,7 @@ def test_an_idle_buffer_is_found_out():
 def test_updates_on_the_past_are_the_steps_of_the_formula():
     row, past, batch = same_step(begun(Afterwards), begun(Nothing))
     assert (row['replayed'] == pytest.approx(len(past.actions)/(len(past.actions) + len(batch.actions)))
-            and row['stored'] == len(batch))
+        and row['stored'] == len(batch))
 
 def test_weights_of_a_prioritised_draw_are_in_the_gradient():
     weight = lambda past: torch.linspace(.1, 1., len(past), dtype=torch.float64)
@@ -118,12 +118,12 @@ def test_a_run_says_how_much_was_past_and_is_another_run(tmp_path, minibatches):
         for name, replay in dict(none=None, idle=Idle, nothing=Nothing, joined=Joined, again=Afterwards).items()}
     assert without_time(rows['nothing']) == [row | dict(replayed=0.) for row in without_time(rows['none'])]
     assert ([row['stored'] for row in rows['joined']] == [12, 24, 36, 48]
-            and [row['replayed'] > 0 for row in rows['joined']] == [False, True, True, True])
+        and [row['replayed'] > 0 for row in rows['joined']] == [False, True, True, True])
     assert ([row['loss'] for row in rows['idle']] == [row['loss'] for row in rows['none']]
-            and all(row['replayed'] == 0 for row in rows['idle']))
+        and all(row['replayed'] == 0 for row in rows['idle']))
     for name in ('joined', 'again'):
         assert (rows[name][0]['loss'] == rows['none'][0]['loss'] and rows[name][-1]['loss'] != rows['none'][-1]['loss']
-                and rows[name][-1]['replayed'] > 0)
+            and rows[name][-1]['replayed'] > 0)
     # of fresh tokens; a past one had another sampler
     assert all(row['sampler_gap'] < 1e-3 for found in rows.values() for row in found)
 
@@ -164,7 +164,7 @@ def test_a_schedule_of_the_memory_and_arguments_of_each_group(tmp_path):
     run = train(tiny_policy(house, progress=False), house, recipe(memory=Planner, steps=2, curate=None, rollout=told),
         tmp_path/'run', progress=False)
     assert [(row['episodes'], len(run.episodes(i).episodes.group.unique()))
-            for i, row in enumerate(run.rows())] == [(4, 2), (9, 3)]
+        for i, row in enumerate(run.rows())] == [(4, 2), (9, 3)]
 
 def told(policy, env, seeds, group_size, tasks=None, **more):
     from agentlab.rollout import play

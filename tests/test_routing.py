@@ -38,7 +38,7 @@ def test_every_word_of_a_demonstration_is_known(env):
     policy = tiny_policy(env, warm=False)
     said = [turn for episode in demonstrate(env, policy.chat, range(60), .5) for turn in episode.turns]
     unknown = [turn.observation + turn.text for turn in said if policy.tokenizer.unk_token_id in
-               policy.chat.text_ids(f'{turn.observation} {turn.text}')]
+        policy.chat.text_ids(f'{turn.observation} {turn.text}')]
     assert said and not unknown
 
 # ---- whom to ask

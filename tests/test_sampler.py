@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM)
-from agentlab.policy.sampler import (RowCache, TorchSampler, likeliest_tokens, longest_prefixes, pick,
-                                     plan_rows, shared_prefix, uniforms)
+    Qwen3Config, Qwen3ForCausalLM)
+from agentlab.policy.sampler import (RowCache, TorchSampler, likeliest_tokens, longest_prefixes, pick, plan_rows,
+    shared_prefix, uniforms)
 from later import deferred, refuses
 
 VOCABULARY = 40
@@ -99,7 +99,7 @@ event = st.fixed_dictionaries(dict(drop=st.sets(st.integers(0, 8), max_size=4),
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(kind=st.sampled_from(sorted(MODELS)), events=st.lists(event, min_size=2, max_size=7), seed=st.integers(0, 2**32),
-       budget=st.sampled_from([None, 60_000, 200_000]))
+    budget=st.sampled_from([None, 60_000, 200_000]))
 def test_random_episodes(kind, events, seed, budget):
     model, rng, parked = MODELS[kind], random.Random(seed), []
     sampler, rows = (TorchSampler(model, stop={3, 4}, budget=budget, positions=rng.choice([30, 16384])),
@@ -108,7 +108,7 @@ def test_random_episodes(kind, events, seed, budget):
         parked += [row for i, row in enumerate(rows) if i in e['drop']]
         rows = [row for i, row in enumerate(rows) if i not in e['drop']]
         rows += [rows[i % len(rows)][:max(1, int(share * len(rows[i % len(rows)])))] + tokens(rng, 0, 3)
-                 for i, share in e['fork'] if rows]
+            for i, share in e['fork'] if rows]
         rows += [tokens(rng, 1, 30) for _ in range(e['fresh'])] + ([parked.pop()] if e['back'] and parked else [])
         if e['shuffle']: rng.shuffle(rows)
         rows = [row for row in rows if len(row) < 200]
@@ -119,7 +119,7 @@ def test_random_episodes(kind, events, seed, budget):
         assert_true(model, rows, said, e['temperature'])
         for one in said:
             assert (1 <= len(one.ids) <= e['max_tokens'] and (one.finish == 'stop') == (one.ids[-1] in {3, 4})
-                    and not {3, 4} & set(one.ids[:-1]))
+                and not {3, 4} & set(one.ids[:-1]))
         rows = [row + one.ids + tokens(rng, 0, e['new']) for row, one in zip(rows, said)]
 
 def test_every_resize_keeps_what_is_cached(monkeypatch):
@@ -209,7 +209,7 @@ def test_the_likeliest_words_of_every_token():
         for at, (ids, logps) in enumerate(zip(one.top_ids, one.top_logps)):
             true = [truth(model, context, one.ids[:at] + [i])[0][-1] for i in ids]
             assert (logps == pytest.approx(true, abs=1e-5) and logps == sorted(logps, reverse=True)
-                    and max(logps) >= one.logprobs[at] - 1e-6)
+                and max(logps) >= one.logprobs[at] - 1e-6)
     greedy = TorchSampler(model).sample(contexts, 4, temperature=0)
     assert all([top[0] for top in one.top_ids] == one.ids for one in greedy)
     without = TorchSampler(model, stop={3, 4}, likeliest=0).sample(contexts, 9, seeds=1)
@@ -267,11 +267,11 @@ def test_global_random_state_and_model_are_left_alone():
     first, second = sampler.sample([[1, 2]], 5), TorchSampler(model).sample([[1, 2]], 5)
     assert first[0].ids == second[0].ids
     assert (torch.equal(torch_state, torch.random.get_rng_state()) and (numpy_state == np.random.get_state()[1]).all()
-            and python_state == random.getstate())
+        and python_state == random.getstate())
     assert modes == [module.training for module in model.modules()] and model.config._attn_implementation == 'sdpa'
     assert_true(model.eval(), [[1, 2]], first)
     assert (all(parameter.grad is None for parameter in model.parameters())
-            and model(torch.tensor([[1]])).logits.requires_grad)
+        and model(torch.tensor([[1]])).logits.requires_grad)
 
 # ---- the distribution
 
@@ -359,7 +359,7 @@ def test_a_group_is_copied_once():
 def copied(turns, leave):
     sampler = TorchSampler(MODELS['qwen3'], max_context=2000, budget=2**28)
     for _ in play(sampler, random.Random(0), rows=12, turns=turns, each_turn=lambda turn, rows: rows[:3] + rows[4:]
-                  if leave and turn and len(rows) > 4 else rows, add=(6, 6), max_tokens=1):
+            if leave and turn and len(rows) > 4 else rows, add=(6, 6), max_tokens=1):
         pass
     return sampler.counts['copied']
 
@@ -521,7 +521,7 @@ def test_models_that_cannot_be_sampled():
 
 def test_a_row_that_is_contained_goes_before_one_that_shares_as_much():
     assert (plan_rows([[1, 2, 3]], {0: [1, 2, 4], 1: [1, 2]}).own == {0: (1, 2)}
-            == plan_rows([[1, 2, 3]], {0: [1, 2, 2], 1: [1, 2]}).own)
+        == plan_rows([[1, 2, 3]], {0: [1, 2, 2], 1: [1, 2]}).own)
     assert plan_rows([[1, 2, 3, 4]], {0: [1], 1: [1, 2, 3, 9]}).new == {0: (1, 3)}  # but reading less comes first
 
 lists = st.lists(st.integers(0, 2), min_size=1, max_size=8)

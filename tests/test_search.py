@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from agentlab.env import Env, EnvError, KeyDoor, Nim, Step, check_env
 from agentlab.episodes import Batch
 from agentlab.rollout import (Choosing, Node, Replayed, Trees, edges, evenly, legal, likelihood, mask_edges,
-                              preference_q, puct, step_pairs, tree_figure, uct)
+    preference_q, puct, step_pairs, tree_figure, uct)
 from agentlab.selfplay import dpo_credit
 from small import small_policy
 from test_branching import Seeded, Walk, walks
@@ -31,13 +31,13 @@ def trees_of(env, seeds=(3, 4), **how):
 
 def story(trees):
     return [[(row['action'], row['visits'], row['parent'], row['q'] if row['visits'] else None) for row in edges(root)]
-            for root in trees.roots]
+        for root in trees.roots]
 
 # ---- the tree
 
 @quick
 @given(env=walks, choose=st.deferred(lambda: st.sampled_from([uct, puct])), visits=st.integers(1, 12),
-       gamma=st.sampled_from([1., .5]), turns=st.sampled_from([9, 3]), seed=st.integers(0, 9))
+    gamma=st.sampled_from([1., .5]), turns=st.sampled_from([9, 3]), seed=st.integers(0, 9))
 def test_visits_and_returns_fit_together(env, choose, visits, gamma, turns, seed):
     trees = trees_of(env, max_turns=turns, seed=seed)
     trees.grow(visits, choose=choose, gamma=gamma)
@@ -234,7 +234,7 @@ def test_pairs_are_the_best_and_the_worst_that_were_tried_enough():
         for node in root.below():
             tried = [child.q for child in node.children if child.visits >= 3]
             mine = [e.outcome for e in pairs if tried and e.turns[0].context_ids == node.game.side.context
-                    and e.group >> 20 == node.game.group]
+                and e.group >> 20 == node.game.group]
             if mine: assert max(mine) == max(tried) and min(mine) == min(tried)
 
 def test_the_loss_of_a_pair_by_hand():

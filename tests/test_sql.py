@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentlab.env import Isolated, load_env, splits
-from agentlab.env.protocol import as_reader, canonical, check_env
+from agentlab.env import Isolated, splits
+from agentlab.env.protocol import as_reader, canonical
 from agentlab.env.sql import (Shop, SqlWorld, as_script, asked, equal, level_of, needed, query_of, questions, run,
-                              slips, tables, tight)
+    slips, tables, tight)
 from agentlab.policy import tiny_policy
 from agentlab.rollout import play
 from words import says_known_words
@@ -77,7 +77,7 @@ class Says:
     def __init__(self, policy, text): self.ids = [*policy.chat.text_ids(text), policy.end_id]
     def sample(self, contexts, **how):
         return [SimpleNamespace(ids=self.ids, logprobs=[-1.]*len(self.ids), entropies=[0.]*len(self.ids))
-                for _ in contexts]
+            for _ in contexts]
 
 def test_a_locked_database_ends_one_episode_only(tmp_path):
     world = Locked()
@@ -133,8 +133,7 @@ def test_what_is_no_question_is_refused(task):
     assert SqlWorld().reset(0, GOOD).observation == 'List every name in rome.'
     with pytest.raises(ValueError, match='no task of SqlWorld'): SqlWorld().reset(0, task)
 
-@pytest.mark.parametrize('how',
-    [dict(levels=()), dict(levels=(0,)), dict(levels=(1, 7)), dict(split='all')])
+@pytest.mark.parametrize('how', [dict(levels=()), dict(levels=(0,)), dict(levels=(1, 7)), dict(split='all')])
 def test_bad_settings_are_refused(how):
     with pytest.raises(ValueError): SqlWorld(**how)
 
@@ -153,7 +152,7 @@ def test_milestones_are_quarters():
     task = dict(show='name', of=[], where=['city', 'rome'], different=False, store=3)
     env, shares = begun(task), []
     for query in ('select', 'select foo from customers', 'select job from customers', 'select name from customers',
-                  'select job from customers', query_of(task)):
+            'select job from customers', query_of(task)):
         shares.append(env.reached(query))
     assert shares == [0, .25, .5, .75, .5, 1]
     share = [env.step(f'sql {query}').info['milestone'] for query in ('select job from customers', 'select')]

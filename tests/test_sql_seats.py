@@ -16,7 +16,7 @@ from agentlab.replay.demonstrations import grpo_split, is_demonstration
 from agentlab.rollout import play
 from agentlab.rollout.players import play_players
 from agentlab.rollout.sql_seats import (SqlSeats, answered_in_form, beside_imitation, by_majority, by_score,
-                                        half_cosine, mixed, picked, play_taught, solved, unsure, validator)
+    half_cosine, mixed, picked, play_taught, solved, unsure, validator)
 from agentlab.train import recipes, train
 
 TASK = dict(show='name', of=[], where=['city', 'rome'], different=False, store=3)
@@ -135,7 +135,7 @@ def test_a_validator_scores_the_text_that_its_seat_reads(shown):
 def table(step=0, shown=True):
     "A group that differs, one that does not, and a demonstration; a token each."
     rows = [(0, 0, 1., 'policy'), (0, 1, 0., 'policy'), (1, 2, 1., 'policy'), (1, 3, 1., 'policy'),
-            (0, 4, 1., 'demonstration')][:4 + shown]
+        (0, 4, 1., 'demonstration')][:4 + shown]
     frame = pd.DataFrame(rows, columns=['group', 'episode', 'outcome', 'source']).assign(t=0, invalid=False)
     return Batch.from_turns(frame).with_episodes(step=torch.full((len(rows),), step)).with_action(
         old_logp=torch.full((len(rows),), .5).log())

@@ -14,8 +14,7 @@ from agentlab.policy.core import Policy, word_tokenizer
 from agentlab.policy.tiny import tiny_model
 from agentlab.selfplay.proposers import ProposeHop, hop_lookup, search_self_play
 from agentlab.selfplay.search import (ProblemPool, SearchRoles, known_problem, of_role, play_search, problem_of,
-                                      proposer_first, rated, role_by_role, search_fields, search_reward, search_scores,
-                                      ssp)
+    proposer_first, rated, role_by_role, search_fields, search_reward, search_scores, ssp)
 from agentlab.train import recipes, train
 
 ENV = HopSearch()
@@ -64,7 +63,7 @@ def test_two_proposals_for_an_answer_by_hand():
         5] and len(b.episodes.game.unique()) == len(b) == 12
     assert of_role(b, 'proposer').tolist() == ([True]*2 + [False]*4)*2
     assert (b.episodes.solved[of_role(b, 'proposer')].tolist() == [1, .5, 0, 0]
-            and b.episodes.outcome[of_role(b, 'proposer')].tolist() == [0, .5, 1, 1])
+        and b.episodes.outcome[of_role(b, 'proposer')].tolist() == [0, .5, 1, 1])
     assert b.episodes.outcome[of_role(b, 'solver')].tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
     close = lambda found, wanted: torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted), atol=1e-4,
         rtol=0)
@@ -155,10 +154,10 @@ def test_roles_are_updated_one_after_the_other_on_their_own_tokens():
     yielded = list(role_by_role(b, None))
     of = [of_role(b, role)[b.turns.episode[b.action_turn]] for role in ('proposer', 'solver')]
     assert all(torch.equal(selection, mine) and torch.equal(advantage, ssp(b))
-               for (selection, advantage), mine in zip(yielded, of))
+        for (selection, advantage), mine in zip(yielded, of))
     assert len(list(role_by_role(b, None, roles=('solver',)))) == 1
     assert (proposer_first(4, 5, faithful=True) == dict(updates_args=dict(roles=('proposer',), faithful=True))
-            and proposer_first(5, 5) == {})
+        and proposer_first(5, 5) == {})
 
 def test_the_proposer_warms_up_alone(tmp_path):
     "With the solver's tries out of the loss, what they earn does not move the weights."

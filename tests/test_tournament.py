@@ -15,11 +15,9 @@ from agentlab.policy.core import Policy, word_tokenizer
 from agentlab.policy.tiny import tiny_model, warm_start
 from agentlab.rollout import play_players
 from agentlab.selfplay.cross_play import heat_map, load_tournament, tournament
-from agentlab.selfplay.exploitability import (game_tree, game_value, nash_conv, policy_strategy, strategy_of,
-                                              uniform)
+from agentlab.selfplay.exploitability import (game_tree, game_value, nash_conv, policy_strategy, strategy_of, uniform)
 from agentlab.selfplay.oracles import (Drawn, Matches, exact_answer, exact_match, fictitious, load_population,
-                                       mixed_strategy, mixture_strategy, naive, population_of, psro, replicator,
-                                       risk_averse, save_population, seated)
+    mixed_strategy, mixture_strategy, naive, population_of, psro, replicator, risk_averse, save_population, seated)
 from agentlab.selfplay.ratings import bradley_terry, rating_frame, results_frame
 from agentlab.selfplay.snapshots import Snapshot, load_snapshot
 from agentlab.train import recipes, train
@@ -91,9 +89,9 @@ def test_two_policies_with_different_words_do_not_meet_and_the_others_do():
         turned=Policy(tiny_model(len(turned), 128, hidden=16, layers=1), turned))
     table = tournament(players, game, games=2, max_tokens=2)
     assert ({frozenset(pair) for pair in zip(table.missing()['first'], table.missing()['second'])}
-            == {frozenset(('one', 'turned')), frozenset(('two', 'turned'))})
+        == {frozenset(('one', 'turned')), frozenset(('two', 'turned'))})
     assert (table.missing().reason.str.contains('different vocabularies').all() and table.known('random', 'turned')
-            and table.known('one', 'two'))
+        and table.known('one', 'two'))
 
 def test_a_model_that_breaks_is_a_hole_too():
     policy, broken = learner(), learner(seed=1)
@@ -130,7 +128,7 @@ def test_an_environment_that_hangs_in_a_process_of_its_own_is_a_hole():
     table = tournament(dict(bold=always('bet'), timid=always('pass'), calm=always('pass')), Isolated(Hangs(), limit=1.),
         games=1, pairs=[('bold', 'timid'), ('calm', 'timid')])
     assert (table.known('calm', 'timid') and len(table.missing()) == 2
-            and table.missing().reason.str.contains('EnvTimeout').all())
+        and table.missing().reason.str.contains('EnvTimeout').all())
 
 def test_an_environment_that_cannot_begin_gives_a_table_of_holes():
     class Closed(Kuhn):
@@ -174,7 +172,7 @@ def test_sampled_margins_are_antisymmetric_with_policies_at_the_table():
     players = SOUND | dict(policy=learner(), other=learner(seed=1))
     table = tournament(players, KUHN, games=5, max_tokens=2)
     assert (torch.equal(table.margins(), -table.margins().T)
-            and torch.allclose(table.margins(), table.payoffs().nan_to_num(0)))
+        and torch.allclose(table.margins(), table.payoffs().nan_to_num(0)))
     frame = table.frame()
     assert (frame.wins + frame.draws + frame.losses == frame.games).all() and (frame.games == 10).all()
 

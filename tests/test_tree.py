@@ -119,7 +119,7 @@ def read_by(plan) -> list:
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=8), min_size=1, max_size=10),
-       st.sampled_from([0., 1., 4., 100.]), st.integers(1, 60), st.sampled_from([1, 1, 20]))
+    st.sampled_from([0., 1., 4., 100.]), st.integers(1, 60), st.sampled_from([1, 1, 20]))
 def test_a_plan_reads_before_every_action_token_what_stands_before_it(rows, forward, budget, least):
     batch = as_batch([[(r[:1], r[1:])] for r in rows])
     seen = torch.zeros(len(batch.actions), dtype=torch.long)
@@ -144,7 +144,7 @@ def test_at_most_log_rows_levels(rows):
         if p < 0: assert (start[i], level[i]) == (0, 0)
         else:
             assert (start[p] < start[i] and level[i] == level[p] + 1
-                    and found.ids[i, :start[i]].equal(found.ids[p, :start[i]]))
+                and found.ids[i, :start[i]].equal(found.ids[p, :start[i]]))
     assert sum(n - s for n, s in zip(found.lengths.tolist(), start)) == found.distinct
 
 # Equal numbers and gradients

@@ -122,10 +122,10 @@ def test_every_quantity_where_its_columns_are():
     row, at = scope.part('row'), scope.played.span(scope.turn)
     x, advantage = wave.double()[at].numpy(), grpo(batch).double()[at].numpy()
     assert (row['columns']['difference'] == pytest.approx(x, abs=1e-5)
-            and row['columns']['ratio'] == pytest.approx(np.exp(x), rel=1e-4))
+        and row['columns']['ratio'] == pytest.approx(np.exp(x), rel=1e-4))
     assert row['columns']['kl'] == pytest.approx([math.exp(-.3) + .3 - 1]*len(x), rel=1e-4)
     assert (row['stopped'] == clipped(np.exp(x), advantage, .2).tolist()
-            == [bool((a > 0 and math.exp(v) > 1.2) or (a < 0 and math.exp(v) < .8)) for a, v in zip(advantage, x)])
+        == [bool((a > 0 and math.exp(v) > 1.2) or (a < 0 and math.exp(v) < .8)) for a, v in zip(advantage, x)])
     assert row['likely'][0] == [[[['t', 'north']], -.25]]
     for mode in MODES:
         scope.colour(mode)
@@ -200,7 +200,7 @@ def test_the_same_task_beside(run):
     other = scope.part('other')
     assert other['step'] == 3 and other['top'] == scope.part('grid')['top']
     values = [np.abs(scope.values(scope.load(s), 'grpo')[1][scope.load(s).members(k).turns]).max()
-              for s, k in ((0, scope.group), scope.other)]
+        for s, k in ((0, scope.group), scope.other)]
     assert other['top'] == signed(float(max(values)))
     sides = scope.part('pane')['sides']
     assert [side['step'] for side in sides] == [0, 3]
@@ -269,7 +269,7 @@ def test_the_mark_that_ends_a_turn_is_no_text():
 def test_checks_that_cannot_be_made_say_so(scope):
     found = {name: n for name, _, _, n, *_ in scope.part('banner')['findings']}
     assert (found['sampler and trainer disagree'] is None and found[RETOKENISED] is None
-            and found['environment failures'] == 0)
+        and found['environment failures'] == 0)
     assert 'could not be made' in scope.static()
 
 # --- sources
@@ -290,7 +290,7 @@ def test_a_run_is_read_when_it_is_asked_for(run, monkeypatch):
         copy/'episodes'/'step_000003.parquet')
     ours, altered = (turnscope(folder, THREE).part('row')['columns'] for folder in (run, copy))
     assert (altered['entropy'] == pytest.approx([2*x for x in ours['entropy']])
-            and altered['sampler_logp'] == pytest.approx([x - 1 for x in ours['sampler_logp']]))
+        and altered['sampler_logp'] == pytest.approx([x - 1 for x in ours['sampler_logp']]))
 
 @pytest.mark.parametrize('dump', ['trl/chat', 'trl/text', 'verl'])
 def test_somebody_elses_dump(dump):
@@ -300,12 +300,12 @@ def test_somebody_elses_dump(dump):
         for _, _, missing in scope.part('menu')['modes'])
     assert 'success' not in scope.part('grid')['lines'][0]['fate'] and 'succeeded' not in scope.part('grid')['title']
     assert any(text for bubble in scope.part('pane')['sides'][0]['bubbles'] for _, _, shown, _ in bubble['said']
-               for _, text in shown)
+        for _, text in shown)
     if 'trl' in dump:
         assert scope.first == 'recorded'
         batch = scope.played.batch
         assert (scope.values(scope.played, 'recorded')[1].tolist()
-                == pytest.approx(batch.episodes.advantage[batch.turns.episode].tolist(), nan_ok=True))
+            == pytest.approx(batch.episodes.advantage[batch.turns.episode].tolist(), nan_ok=True))
     assert 'no success' not in scope.static()
 
 def test_a_run_without_rollouts(tmp_path):
@@ -327,7 +327,7 @@ def test_the_strip_says_what_the_log_says(scope):
     assert scope.played.step == 1
     panels = {panel['name']: panel for panel in scope.part('strip')['panels']}
     assert (len(panels['reward']['lines'][0]) == 4 and len(panels['entropy_by_turn']['shades']) == 4
-            and scope.part('strip')['saved'] == [0, 333, 667, 1000])
+        and scope.part('strip')['saved'] == [0, 333, 667, 1000])
     lone = turnscope(played(0, .5), THREE)
     panels = {panel['name']: panel for panel in lone.part('strip')['panels']}
     assert panels['clip_fraction']['lines'] is None and len(panels['reward']['lines'][0]) == 1
@@ -374,9 +374,9 @@ def test_two_million_tokens_open_in_two_seconds(tmp_path):
     seconds = dict(open=min(took(first_screen) for _ in range(3)))
     scope = opened[-1]
     for name, move in dict(move=lambda: scope.move(rows=1),
-                           group=lambda: scope.group_by(1), unsure=lambda: scope.next_unsure(),
-                           look=lambda: scope.look(0, 8), estimate=lambda: scope.estimate('gigpo'),
-                           search=lambda: scope.search('word17 word3')).items():
+            group=lambda: scope.group_by(1), unsure=lambda: scope.next_unsure(),
+            look=lambda: scope.look(0, 8), estimate=lambda: scope.estimate('gigpo'),
+            search=lambda: scope.search('word17 word3')).items():
         seconds[name] = took(lambda: (move(), sent(scope)))
     print({name: f'{1000*s:.0f} ms' for name, s in seconds.items()},
           {name: f'{size:,} bytes' for name, size in sent(scope).items()})
@@ -418,7 +418,7 @@ def test_the_twin_shows_both_estimators_and_their_difference(run):
     html = turnscope_html(run, THREE, first='gigpo', second='grpo', step=1, beside=3)
     assert '<script' not in html and 'http' not in html
     assert (html.count('<svg') == html.count('<desc>') and 'gigpo − grpo' in html and 'Step 3: the same task' in html
-            and '<details' in html)
+        and '<details' in html)
     scope = turnscope(run, THREE, step=1)
     turns = scope.played.members(scope.group).turns
     one, two = (scope.values(scope.played, name)[1][turns] for name in ('gigpo', 'grpo'))

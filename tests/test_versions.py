@@ -53,7 +53,7 @@ def uv():
         for theirs, of_pip in (('SSL_CERT_FILE', 'PIP_CERT'), ('UV_DEFAULT_INDEX', 'PIP_INDEX_URL')):
             if of_pip in env: env.setdefault(theirs, env[of_pip])
         command = [program, 'pip', 'compile', '-', '--quiet', '--no-header', '--no-annotate', '--only-binary', ':all:',
-                   '--python-version', '{}.{}'.format(*sys.version_info), '--python-platform']
+            '--python-version', '{}.{}'.format(*sys.version_info), '--python-platform']
         def resolve(*requirements, system='x86_64-manylinux_2_35'):
             done = subprocess.run([*command, system], input='\n'.join(requirements), env=env, cwd=folder,
                 capture_output=True, text=True, timeout=600)
@@ -91,7 +91,7 @@ def test_our_bounds_allow_the_set(uv, name):
     """With every extra at once but `textworld`, one of whose parts has no wheel; without vLLM also but the extras
     that ask for it."""
     extras = [extra for extra in facts()['extras'] if extra != 'textworld'
-              and (name != 'no_vllm' or not is_named('vllm', extra))]
+        and (name != 'no_vllm' or not is_named('vllm', extra))]
     check(*uv(*SETS[name], *bounds(), *sum(map(bounds, extras), [])), SETS[name])
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_these_do_not_install_together(uv, wanted):
 
 # packages of which a new major version, or one below 1, comes every few months and has broken callers
 MONTHLY = ('torch transformers tokenizers safetensors accelerate numpy pandas fastcore peft bitsandbytes vllm trl ray '
-           'kaleido plotly').split()
+    'kaleido plotly').split()
 
 def published(named=None) -> dict:
     "{package: our bounds}, of everything that settings.ini names; or of the requirements and these extras."
@@ -115,7 +115,7 @@ def published(named=None) -> dict:
 def pins(path: str) -> dict:
     lines = (ROOT/path).read_text(encoding='utf-8').splitlines()
     return {name.lower().replace('_', '-'): version for name, _, version in
-            (line.partition('==') for line in lines if line and not line.startswith('#'))}
+        (line.partition('==') for line in lines if line and not line.startswith('#'))}
 
 def test_what_breaks_often_has_a_bound_above():
     open_above = [name for name, specifier in published().items() if name in MONTHLY
@@ -158,7 +158,7 @@ BUILT = {'alfworld', 'reasoning-gym'}  # from source
 def test_what_doctor_says_of_other_systems(uv, system, without):
     "Every extra installs there from wheels, but those that doctor names."
     found = {extra for extra in facts()['extras'] if extra not in ('all', 'dev')
-             and not uv(*bounds(), *bounds(extra), system=system)[0]}
+        and not uv(*bounds(), *bounds(extra), system=system)[0]}
     assert found == without
 
 def test_the_set_that_CI_runs_is_the_one_without_vllm():

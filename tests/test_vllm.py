@@ -70,14 +70,14 @@ def at(server, **how): return VLLMSampler(reach(server, **how))
 def contexts(rows=4, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(0, SIZE, (int(torch.randint(3, 12, (), generator=generator)),), generator=generator).tolist()
-            for _ in range(rows)]
+        for _ in range(rows)]
 
 def truth(policy, context, ids, temperature=1.):
     with torch.no_grad(): logits = policy.model(input_ids=torch.tensor([context + ids])).logits[0, len(context)-1:-1]
     logits = logits / (temperature or 1.)
     logp = logits.log_softmax(-1)
     return (logp.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist(), torch.special.entr(logp.exp()).sum(-1).tolist(),
-            logp)
+        logp)
 
 # ---- the contract, for everybody who samples
 
@@ -101,7 +101,7 @@ def test_log_probabilities_are_those_of_the_trainer(form):
             logp, entropy, _ = truth(policy, context, one.ids, temperature)
             assert one.logprobs == pytest.approx(logp, abs=1e-4) and one.truncated_logprobs is None
             assert (len(one.logprobs) == len(one.entropies) == len(one.ids)
-                    and all(low <= full + 1e-4 for low, full in zip(one.entropies, entropy)))
+                and all(low <= full + 1e-4 for low, full in zip(one.entropies, entropy)))
 
 def test_a_hub_in_front_of_it_keeps_what_was_sampled(form):
     policy = learned()
@@ -124,14 +124,14 @@ def test_stop_length_order_and_seeds(form):
     assert {one.finish for one in said} == {'stop', 'length'}
     for one in said:
         assert ((one.finish == 'stop') == (one.ids[-1] % 5 == 0) and all(i % 5 for i in one.ids[:-1])
-                and (one.finish == 'stop' or len(one.ids) == 6))
+            and (one.finish == 'stop' or len(one.ids) == 6))
     assert len({tuple(one.ids) for one in said[:8]}) > 4  # equal contexts, other seeds
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0)).tolist()
     again = sampler.sample([rows[i] for i in order], 6, stop=set(range(0, SIZE, 5)), seeds=order)
     assert [one.ids for one in again] == [said[i].ids for i in order]
     # one seed for the call
     assert ([one.ids for one in sampler.sample(rows[:3], 4, seeds=7)]
-            == [one.ids for one in sampler.sample(rows[:3], 4, seeds=[21, 22, 23])])
+        == [one.ids for one in sampler.sample(rows[:3], 4, seeds=[21, 22, 23])])
     assert sampler.sample(rows[:1], 2, seeds=[2**64 - 1])[0].ids  # any whole number is a seed
 
 def test_greedy_empty_and_the_end_of_the_context(form):
@@ -141,10 +141,10 @@ def test_greedy_empty_and_the_end_of_the_context(form):
     one = sampler.sample(contexts(1), 4, temperature=0, top_p=.5, stop=())[0]
     logp = truth(policy, contexts(1)[0], one.ids)[2]
     assert (one.ids == logp.argmax(-1).tolist() and one.logprobs == pytest.approx(logp.amax(-1).tolist(), abs=1e-4)
-            and one.truncated_logprobs is None)
+        and one.truncated_logprobs is None)
     long = [1]*(policy.max_context - 2)
     assert ([len(one.ids) for one in sampler.sample([long, [1]], 5, stop=())] == [2, 5]
-            and sampler.sample([long], 5, stop=())[0].finish == 'length')
+        and sampler.sample([long], 5, stop=())[0].finish == 'length')
     for bad, said in (([[]], 'empty'), ([[1]*policy.max_context], 'no room'), ([[SIZE]], 'tokenizer')):
         with refuses(said): sampler.sample(bad, 4)
 
@@ -178,7 +178,7 @@ def test_nothing_is_left_to_the_generation_config_and_special_tokens_do_not_stop
 def test_entropies_are_exact_where_all_tokens_are_seen_and_a_bound_elsewhere(servers):
     policy, row = learned(), contexts(1)
     found = {top: VLLMSampler(reach(servers['processed']), top=top).sync(policy).sample(row, 5, stop=())[0]
-             for top in (1, 5, SIZE + 9)}
+        for top in (1, 5, SIZE + 9)}
     _, entropy, _ = truth(policy, row[0], found[1].ids)
     assert found[SIZE + 9].entropies == pytest.approx(entropy, abs=1e-4)
     for low, more, full in zip(found[1].entropies, found[5].entropies, entropy):
@@ -206,7 +206,7 @@ def test_the_contract_tells_a_server_that_is_kinder(tmp_path):
     policy, recorded = vllm_contract.base(), json.loads(CONTRACT.read_text())['answers']
     with vllm_server.Server(policy.model, max_len=vllm_contract.MAX_LEN, max_rank=64) as server:
         assert (vllm_contract.a_rank_above_the_limit(vllm_contract.Asker(server.url, policy, tmp_path))
-                != recorded['a_rank_above_the_limit'])
+            != recorded['a_rank_above_the_limit'])
 
 # ---- the weights follow
 
@@ -223,7 +223,7 @@ def test_sync_brings_the_adapter_once_under_a_new_name_and_drops_the_old_one(ser
     for step in range(3):
         bound = sampler.sync(policy)
         assert (sampler.sync(policy).adapter is bound.adapter and says(bound, policy) < 1e-4
-                and says(sampler, policy) < 1e-4)
+            and says(sampler, policy) < 1e-4)
         names.append(bound.adapter.name)
         assert list(server.adapters) == names[-1:] and engine.counts['loads'] == step + 1
         move(policy, step + 1)
@@ -272,7 +272,7 @@ def test_several_policies_share_an_engine(server):
     snapshot.samples_by = sampler
     move(two, 9)
     assert (says(snapshot.sampler(), snapshot) < 1e-4 and says(two.sampler(), two) < 1e-4
-            and says(snapshot.sampler(), two) > .05)
+        and says(snapshot.sampler(), two) > .05)
 
 def test_what_cannot_be_sent_is_refused(server):
     full = fresh(name='full')

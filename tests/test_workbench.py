@@ -123,7 +123,7 @@ def test_verltool_calls_tools_of_all_episodes_at_once():
 
 def test_verltool_one_api_for_code_search_and_sql():
     tools = [python_code(), text_search(lambda task: ['The bells were made by Bora.']),
-             sql_query(lambda task: 'create table t (x); insert into t values (5);')]
+        sql_query(lambda task: 'create table t (x); insert into t values (5);')]
     def said(text, some=tools):
         env = Toolbox(some, [dict(question='?', answer='5')])
         env.reset(0)

@@ -17,8 +17,7 @@ from agentlab.policy.core import Chat
 from agentlab.replay.experience import Experienced, Library, Tipped
 from agentlab.rollout import keep_multiple, play
 from agentlab.rollout.workspace import (Moments, Noted, Retrying, Shortcuts, era_gae, era_reward, laid_out, last_said,
-                                        mine_shortcuts, newest, only_seat, parted, report_of, stubbed, webagent,
-                                        with_workspace)
+    mine_shortcuts, newest, only_seat, parted, report_of, stubbed, webagent, with_workspace)
 from agentlab.train import recipes, train
 
 def cue(report, heard, env): return heard.split()[1].rstrip('.') if heard.startswith('Cue') else report
@@ -226,7 +225,7 @@ def test_memory_r1_operations(operation, bank, right):
 
 def test_memory_r1_numbers_are_stable():
     three = dict(facts=[['mentor', 'Ana', 'Eva'], ['rival', 'Bo', 'Gus'], ['rival', 'Dan', 'Hal'],
-                        ['doctor', 'Bo', 'Ida']], asked=['doctor', 'Bo', 'Ida'])
+        ['doctor', 'Bo', 'Ida']], asked=['doctor', 'Bo', 'Ida'])
     env, step = told(three, 'add', 'add', 'delete 1', 'add')
     assert list(env.bank) == [2, 3] and step.info['success']['manager']
     env, step = told(three, 'add', 'add', 'delete 1', 'update 1')  # what is gone cannot be updated
@@ -379,7 +378,7 @@ def test_mobile_agent_e_tips():
         library = Library(golden=1, warm_up=0, least=1)
         world = Experienced(env, library, golden=most, warning=0)
         return [library.play(policy, world, [3], max_tokens=6, rollout=partial(play, sampler=Script(policy, *says)))[0]
-                for says in (told, ['go up']*8)], library
+            for says in (told, ['go up']*8)], library
     scout, told = env.clone(), []
     step = scout.reset(3)
     while not step.done:
