@@ -16,6 +16,7 @@ from agentlab.policy.tree import Part, Work, plans, prefixes, tally
 from agentlab.train import recipes, train
 from agentlab.train.trainer import Training, backward, collect, prepare, with_lora
 from later import deferred
+from small import facts
 
 WORDS = 50
 SIZES = dict(vocab_size=WORDS, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
@@ -332,13 +333,12 @@ def test_an_update_on_the_tree_has_the_gradient_of_a_flat_one(monkeypatch):
 
 def test_a_run_on_the_tree_is_resumed_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(tree, 'work_of', lambda model: Work(0., 20., 0.))
-    rows = lambda run: [{k: v for k, v in row.items() if k != 'seconds'} for row in run.rows()]
     whole = train(a_tiny_policy(), KeyDoor(), small(), tmp_path/'whole', progress=False)
     calls = iter([False, False, True])
     train(a_tiny_policy(), KeyDoor(), small(), tmp_path/'halves', progress=False, should_stop=lambda: next(calls))
     halves = train(a_tiny_policy(), KeyDoor(), small(), tmp_path/'halves', progress=False, resume=True)
-    assert rows(whole) == rows(halves) and len(rows(whole)) == 4
-    assert all(row['computed'] < row['held'] for row in rows(whole) if row['skipped'] is None)
+    assert facts(whole) == facts(halves) and len(facts(whole)) == 4
+    assert all(row['computed'] < row['held'] for row in facts(whole) if row['skipped'] is None)
 
 def test_the_recipe_refuses_another_word():
     with pytest.raises(ValueError, match="tree='auto'.*None"): small(tree='auto')
