@@ -67,7 +67,6 @@ def test_apps_splits_share_no_task():
         assert split_of(['apps', env.task['form'], env.task['world']]) == split
 
 def test_apps_question_tells_no_secret():
-    "An id or a code stands in no question: an app has to be asked."
     for world in range(60):
         tables = draw_tables(world)
         ids = {str(id) for name in ('contacts', 'notes', 'calendar', 'mail') for id in tables[name]}
@@ -138,7 +137,6 @@ def test_apps_collateral_damage_costs():
     assert step.reward == dict(player=.5) and not step.info['success'] and step.info['columns']['collateral'] == 1
 
 def test_apps_difference_is_that_of_the_whole_state():
-    "Every single row, gone or altered or come, is seen."
     before = draw_tables(3)
     assert not changed(before, copy.deepcopy(before))
     for table, rows in before.items():

@@ -183,7 +183,6 @@ def test_spear_tool_bonus():
     assert recipes.spear().reward is acted_bonus
 
 def test_rl_plus_demonstration():
-    "One game of each group is the expert's, and the policy's probabilities of it are what the loss compares with."
     policy, env = small_policy(), Paying()
     with_one, without = (Batch.from_episodes(f(policy, env, range(3), 3, max_tokens=3))
         for f in (play_beside_demonstration, play))
@@ -197,7 +196,6 @@ def test_rl_plus_demonstration():
         source=torch.zeros_like(with_one.episodes.source)), gain))
 
 def test_slea_trains(tmp_path):
-    "Tips are read from the second update on, and what is read is another context."
     env = Experienced(Coin(), Library())  # its words; the library of the run is another one
     run = train(small_policy(env), Coin(), small_recipe(recipes.slea, memory=partial(OwnLibrary, warm_up=1, least=1),
         steps=3, groups=4, group_size=4, max_tokens=4, test_tasks=1), tmp_path/'run', progress=False)

@@ -93,8 +93,6 @@ def test_a_run_of_another_process_is_asked_to_stop(lab, show):
             process.wait()
 
 def test_the_sliders_of_the_entropy_lab_redraw(page, show):
-    """By keyboard: a higher bound gives silent tokens their gradient back, the border moves with it; another
-    controller is a choice away; hostile tokens are text."""
     shown = show('entropy')
     shown.wait("node.querySelectorAll('.agentlab-entropy-lab .noUi-handle').length == 3")
     shown.wait("node.querySelector('.agentlab-entropy-lab').innerText.includes('no gradient above 1.2')")

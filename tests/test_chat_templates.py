@@ -86,7 +86,6 @@ def test_a_template_that_rewrites_history(name):
     with refuses(REFUSED[name]): Chat(tokenizer(name))
 
 def test_the_ways_out():
-    "Another template, a switch of the template, or the caller's word."
     words = tokenizer('qwen3')
     with refuses('rewrites history'):
         Policy(tiny_model(len(words), 64, hidden=16, layers=1), words)

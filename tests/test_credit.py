@@ -241,7 +241,6 @@ def test_equal_outcomes_give_exactly_zero(name):
 @pytest.mark.parametrize('name',
     [name for name in by_group if 'batch' not in known[name]['peers'] and name != 'variance_gated'])
 def test_groups_do_not_touch(name):
-    "Another group, even a broken one, changes nothing."
     frame = pd.DataFrame(dict(group=0, episode=[0, 0, 1, 2], t=[0, 1, 0, 0], state=['x', 'y', 'x', 'x'],
         reward=[0., 3, 1, 2], **{name: [value, 0, value, 0] for name, value in extra.items()}))
     other = frame.assign(group=1, episode=frame.episode+3, reward=[math.inf, 1., -1., 5.])

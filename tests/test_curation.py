@@ -148,8 +148,6 @@ FILTERS = dict(mixed=cu.keep_mixed, starpo=partial(cu.starpo_s, share=.5), p=cu.
 @given(groups=outcomes)
 @settings(max_examples=25, deadline=None)
 def test_every_filter(name, groups):
-    """Nothing is changed in place; masks leave advantages alone; the names of groups do not matter; an empty result
-    is a CurationError."""
     b, filter = batch_of(groups), FILTERS[name]
     before = {t: {c: x.clone() for c, x in vars(getattr(b, t)).items()}
         for t in ('episodes', 'rows', 'turns', 'tokens')}

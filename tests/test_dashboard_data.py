@@ -50,7 +50,6 @@ def rows_with(value):
 
 @pytest.mark.parametrize('value', BAD, ids=repr)
 def test_whatever_a_row_says(value):
-    "The picture and its twin are made, every axis has a width, and a number beside the odd one stays."
     for rows in rows_with(value):
         told = json.loads(state(shown(rows)))
         ends = [told['head']['ends'], *([pane['low'], pane['high']] for pane in told['head']['panes'])]

@@ -251,7 +251,7 @@ def test_the_miner_takes_anything(episodes, groups):
     assert training_free(library, []) == library
     for g, members in undecided(episodes).items(): assert 0 < sum(e.outcome for e in members)/len(members) < 1
     for e in evidence(undecided(episodes)).values(): assert 0 <= e.consistent <= 1 and sum(e.did) > 0
-    assert render(library, 500).isprintable() or len(render(library, 500)) <= 500
+    assert len(render(library, 500)) <= 500
 
 def test_counts_against_a_loop():
     generator, houses = random.Random(1), KeyDoor()

@@ -78,7 +78,6 @@ def test_a_world_with_dice_cannot_be_told(house, novice):
     assert not math.isnan(replayed(novice, house, games, [(0, 1)], None, seeds=[3], **HOW)[0])
 
 def test_the_column_stays_with_what_is_learned_from(house, novice):
-    "Games with marked faults are trained on as they were: the mark changes no advantage."
     games = play(novice, house, [0], 4, house.tasks('test', 1), **HOW)
     before = Batch.from_episodes(games)
     roots(novice, house, games, tagged(games)[:4], tries=1, **HOW)

@@ -212,7 +212,6 @@ def test_a_marker_of_one_token_is_that_id_alone():
 # ---- play: parts, actions, errors, budgets
 
 def test_plain_stays_as_it_was():
-    "No column, equal numbers, with the format or without one."
     one, two = (said('guess 3', 'guess 2', format=f)[0] for f in (None, Plain()))
     for e in (one, two):
         assert 'part' not in Batch.from_episodes([e]).tokens and [t.acted for t in e.turns] == [None, None]

@@ -123,7 +123,6 @@ class Script:
         return [Completion(one, [-1.]*len(one), [1.]*len(one), 'stop') for one in ids]
 
 def test_a_dead_server_never_ends_a_run():
-    "Of two games side by side, one kills its server: it ends with an error, the other one is won."
     from agentlab.policy import Chat, Policy, tiny_model
     from agentlab.policy.core import word_tokenizer
     from agentlab.rollout import play

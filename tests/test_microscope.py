@@ -32,7 +32,6 @@ def tables(draw):
 @given(tables(), st.sampled_from([0., .5, .95]), st.sampled_from([0, 1]))
 @settings(max_examples=8, deadline=None)
 def test_the_numbers_are_the_estimators_own(turns, gamma, ddof):
-    """Every column is what the estimator gives for the batch of this table, in the order of the table's rows."""
     arguments = dict(gamma=gamma, ddof=ddof)
     values, problems = advantages(turns, ALL, arguments)
     assert problems.empty and list(values) == list(ALL) and len(values) == len(turns)
@@ -53,7 +52,6 @@ def test_a_failure_is_one_column(turns):
     assert values[['first', 'last']].equals(advantages(turns, dict(first=grpo, last=gigpo))[0])
 
 def test_arguments_reach_those_that_have_them():
-    """A partial keeps what it has set; an unknown name reaches nobody."""
     assert accepted(dr_grpo, dict(gamma=1, ddof=0, rows='turn')) == dict(rows='turn')
     assert accepted(lambda b, **more: b, dict(gamma=1)) == {}
     turns = small_turns()
@@ -61,7 +59,6 @@ def test_arguments_reach_those_that_have_them():
     assert fixed.a.equals(advantages(turns, dict(a=gigpo), dict(gamma=0.))[0].a)
 
 def test_columns_reach_tokens_and_episodes():
-    """A critic's value is the token's, a prior the episode's."""
     turns = small_turns().assign(value=[.5, .25, .5], greedy=[1., 1., 1.])
     values, problems = advantages(turns, dict(gae=gae, remax=estimators['remax']), dict(whiten=False))
     assert problems.empty
@@ -126,7 +123,6 @@ def test_any_text_stays_text(states, name):
         {name: grpo, 'broken': lambda b: {}[states[0]]}))
 
 def test_hostile_states():
-    """Scripts, control characters, right-to-left marks, 100 kB: harmless, small."""
     for start in range(0, len(HOSTILE), 3):
         states = [*HOSTILE[start:start + 3], 'x', 'x'][:3]
         page = microscope_html(small_turns().assign(**{name: pd.Series(x, dtype=object) for name, x in dict(
@@ -146,7 +142,6 @@ def test_every_number_shows_its_sign():
 @given(tables())
 @settings(max_examples=8, deadline=None)
 def test_cells_and_table_are_inverse(turns):
-    """What is written into cells and read back has the same advantages."""
     back = read_cells(to_cells(turns))
     assert back.reward.tolist() == turns.reward.tolist()
     assert advantages(back, ALL)[0].to_numpy() == pytest.approx(advantages(turns, ALL)[0].to_numpy(), abs=1e-9)

@@ -45,7 +45,6 @@ def searchers():
 def asks(env, generator): return consult(env, .3, generator)
 
 def test_hiersearch_plays_and_updates_one_level_after_the_other(searchers, tmp_path):
-    "First the agents under a script, then the planner over agents that are frozen."
     world, policy = searchers
     row, batch = trained(tmp_path/'agents', recipes.hiersearch, policy, world,
         rollout_args=dict(players=dict(planner=asks)))

@@ -61,8 +61,6 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, name):
     same_run(whole, short(name, tmp_path/'cut', resume=True, **changes))
 
 def test_roc_keeps_as_many_of_each_group_and_the_cleaner_successes():
-    """Over many batches: `keep` of every group that was mixed, both kinds in it, successes that are cleaner on
-    average; how unclean a failure is changes nothing."""
     before, after = [], []
     for seed in range(12):
         b = keep_mixed(played(groups=6, size=12, seed=seed))
@@ -137,8 +135,6 @@ def test_the_clips_are_those_of_the_papers():
         and made['spear_clip'].objective is spear_clip)
 
 def test_the_command_line_leaves_a_recipe_its_numbers(tmp_path):
-    """`agentlab train --recipe roc --env python_tool`: 16 attempts as the recipe has it, 24 tokens as the
-    environment asks."""
     from agentlab import cli
     cli.train(recipe='roc', env='python_tool', model='untrained', steps=1, groups=2, test_tasks=0,
         out=str(tmp_path/'run'))

@@ -252,7 +252,6 @@ class Fake:
 
 @pytest.mark.parametrize('count', [1, 2, 3, 5, 9])
 def test_shares_add_up_to_the_whole(count):
-    "Each row is asked for once, whatever the number of processes; those without a row add nothing."
     policy = small_policy()
     batch = Batch.from_episodes([Episode([Turn(t, context_ids=[1]*(2 + i), ids=[5, 6][:1 + (i + t) % 2],
         logps=[0.]*(1 + (i + t) % 2), entropies=[0.]*(1 + (i + t) % 2)) for t in range(2)], i, i) for i in range(5)])

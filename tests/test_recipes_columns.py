@@ -59,8 +59,6 @@ def test_the_bar_is_the_greedy_game_of_the_policy_of_that_step(tmp_path):
 
 @pytest.mark.parametrize('patches', [None, 0, 1, 3])
 def test_who_plays_beside_the_expert(patches):
-    """Untrained agents: at most `patches` actions are replaced, the first mismatch after them ends the episode, and
-    nobody is called successful who was helped."""
     env = KeyDoor(size=2, horizon=6, closed=0)
     b = Batch.from_episodes(play_beside_expert(small_policy(env), env, range(8), 3, patches=patches, max_tokens=3))
     per = lambda x: torch.zeros(len(b), dtype=torch.float64).index_add(0, b.turns.episode, x.double())
@@ -102,7 +100,6 @@ def test_words_that_a_policy_cannot_say(tmp_path):
                   tmp_path/name, progress=False)
 
 def test_tags_and_parts_of_nonsense():
-    "Whatever an untrained policy says: a column for every turn, and parts that follow from the words."
     for wrapper, read in ((Tagged, read_tags), (Planned, read_parts)):
         env = wrapper(Coin())
         policy = small_policy(env)

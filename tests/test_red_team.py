@@ -135,7 +135,6 @@ def test_an_attack_fades_below_one_follower_for_each_and_stays_above():
     assert faint[0] > .05 and faint[5] < .05 and min(strong[:6]) > .45
 
 def test_a_filter_defends_its_place_and_rules_forbid_only_the_act():
-    "Behind the filter nothing arrives; behind the rules the text goes on, since what is forbidden is named."
     cases = (in_answer, 'filter', 0, 0), (by_seat, 'filter', .2, 1), (in_answer, 'rules', .5, 1)
     for place, name, low, high in cases:
         probe = probe_of(place, 'post press')

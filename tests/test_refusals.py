@@ -93,7 +93,6 @@ def test_games_without_their_tasks_cannot_be_told_apart():
     with pytest.raises(ValueError, match='2 games, 0 harmful and 0 not'): outcomes([Episode([]), Episode([])])
 
 def test_a_policy_learns_refusals_and_traces():
-    "Imitation moves the weights towards both: the loss falls on refusals and on chains."
     import torch
     env = Requests(1/2)
     policy = small_policy(env)
@@ -124,7 +123,6 @@ def test_an_update_of_the_claim_shows_its_share_and_its_tokens():
 
 @pytest.mark.parametrize('getter', getters)
 def test_who_has_the_words_has_the_whole_vocabulary(getter):
-    "Every word that the world says or understands is one token."
     policy = small_policy(Requests())
     task = request_of([getter, 'count', 'post'], 'patients', 'office', 'Quickly')
     texts = [task['question'], *task['calls'], 'done', 'refuse', *(s.observation for s in done(

@@ -420,7 +420,6 @@ def test_kills_at_random_moments(tmp_path, kills):
     assert len(list(folder.glob('*.parquet'))) <= kept//4 + 3
 
 def test_a_reader_beside_the_writer(tmp_path):
-    "Opened while another process writes and evicts: always a stretch of whole episodes that never goes back."
     folder, said, log, seen = tmp_path/'buffer', tmp_path/'said', tmp_path/'log', [0]
     process = fork(live, folder, said, log=log)
     try:

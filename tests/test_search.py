@@ -247,7 +247,6 @@ def test_the_loss_of_a_pair_by_hand():
     slope = .5/(1 + math.exp(.3))
     expected = torch.tensor([slope, -slope]).double()[b.turns.episode[b.action_turn]]
     assert torch.allclose(dpo_credit(b, beta=.5), expected)
-    assert -math.log(1/(1 + math.exp(-.3))) == pytest.approx(.5544, abs=1e-4)
 
 def test_choosing_takes_the_best_of_candidates_with_seeds_of_their_own():
     seen = []

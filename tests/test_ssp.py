@@ -170,7 +170,6 @@ def test_the_proposer_warms_up_alone(tmp_path):
         tmp_path/'c', 0.), torch.cat([p.detach().flatten() for p in learner().model.parameters()]))
 
 def test_a_verifier_that_errs_in_training_does_not_count_in_the_test():
-    "Held-out proposals are judged by a lookup; references try the valid ones alone."
     found = search_scores(learner(), ENV, 4, references=dict(other=learner(1)), max_tokens=4, max_turns=3)
     assert found['valid'] == 0 and math.isnan(found['own']) and math.isnan(found['other']) and 0 <= found['solver'] <= 1
 

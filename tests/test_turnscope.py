@@ -35,8 +35,6 @@ def scope(run): return turnscope(run, THREE | dict(remax=estimators['remax']))
 
 @pytest.mark.parametrize('name', THREE)
 def test_the_numbers_are_the_estimators_own(run, name):
-    """A cell holds the mean over its tokens of what the estimator gives for the whole batch of the step, and a token
-    what the estimator gives for it."""
     scope = turnscope(run, THREE, step=1)
     scope.estimate(name)
     batch = Run(run).episodes(1)
@@ -92,7 +90,6 @@ def test_estimators_that_cannot_read_the_step_say_why(scope):
     with refuses('greedy'): scope.pin('remax')
 
 def test_the_runs_own_estimator_comes_first(run):
-    """Without a choice the drop-down holds all of agentlab.credit, the recipe's first, with the recipe's arguments."""
     scope = turnscope(run)
     assert scope.first == 'gigpo' and set(scope.offered) == set(estimators)
     assert not [name for name, why in scope.part('menu')['estimators'] if name == 'gae' and not why]
@@ -397,7 +394,6 @@ def test_hostile_text_is_cut_and_made_visible():
         sent(scope)
 
 def test_pieces_lose_nothing_but_what_they_name():
-    """Joined, the plain pieces and symbols stand for every character that was kept."""
     assert pieces('') == [] and pieces('\n', lines=True) == [['t', '\n']] and pieces('\n') == [['e', '↵']]
     assert ''.join(text for _, text in pieces('élan שלום')) == 'élan שלום'
     head, cut, tail = pieces('x'*100_000, 30)

@@ -232,7 +232,6 @@ def test_memory_r1_numbers_are_stable():
     assert step.info['invalid'] and not step.info['success']['manager']
 
 def test_memory_r1_linked_and_stream():
-    "Linked: one operation on an expert's bank. Stream: all operations, and one outcome for them."
     linked, stream = Facts(8, linked=True, seats=('manager',)), Facts(8, seats=('manager',))
     step = linked.reset(3)
     assert linked.told == 7 and linked.bank and linked.step(step.info['legal'][-1]).done
@@ -371,7 +370,6 @@ def test_mobile_agent_e_blind():
     assert stops.step('do m7').info['invalid']  # no such name
 
 def test_mobile_agent_e_tips():
-    "Written by the miner after an episode, read at the next one; switched off, nothing but the world is read."
     env = Shortcuts(house(horizon=8), MINED)
     policy = untrained(Tipped(env))
     def played(most):
