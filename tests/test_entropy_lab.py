@@ -56,7 +56,7 @@ def test_the_slope_is_the_derivative_of_the_sum(name):
         step = torch.zeros_like(logp)
         step[i] = 1e-6
         assert float(slope[i]) == pytest.approx((once(logp + step) - once(logp - step))/2e-6, abs=1e-5), i
-        if name in ('EPO', 'entropy bonus .01'):  # the others do not read the entropy
+        if name in ('EPO', 'entropy bonus .01'):  # whose loss holds the entropy itself
             lift = (float(f(logp, b, advantage, h + step).sum()) - float(f(logp, b, advantage, h - step).sum()))/2e-6
             assert float(opening[i]) == pytest.approx(-lift, abs=1e-5)
 

@@ -238,7 +238,8 @@ def test_folders_do_not_pile_up(server, tmp_path):
         sampler.sync(policy)
         move(policy, step)
     assert len(list(tmp_path.iterdir())) == 2 == len(server.adapters)
-    assert not at(server).folder.exists()  # a temporary one goes with its sampler
+    folder = at(server).folder
+    assert not folder.exists()  # a temporary one goes with its sampler
 
 def test_two_clients_never_share_a_name(server):
     one, two = learned(7), learned(7)
