@@ -126,3 +126,8 @@ def needs(name, least=None, reason=None):
     if not find_spec(name): pytest.skip(reason or f'{name} is not installed', allow_module_level=True)
     if least and Version(version(name)) < Version(least):
         pytest.skip(f'{name} {version(name)} is older than {least}', allow_module_level=True)
+
+
+def refuses(match):
+    "What stands below raises a ValueError with these words."
+    return pytest.raises(ValueError, match=match)

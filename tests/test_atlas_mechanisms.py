@@ -34,7 +34,6 @@ from small import Paying, small_policy, small_recipe, train_small
 from test_python_recipes import Eager
 from test_recipes_columns import Coin
 
-
 def table(**columns): return Batch.from_turns(pd.DataFrame(dict(group=0, t=0) | columns))
 
 def numbers(*values): return torch.tensor(values, dtype=torch.float64)
@@ -46,9 +45,7 @@ def slope(objective, logp, batch, advantage, **keywords):
     logp = logp.clone().requires_grad_()
     return torch.autograd.grad(objective(logp, batch, advantage, **keywords).sum(), logp)[0]
 
-def moves(rows):
-    assert rows and all(row['skipped'] is None and row['grad_norm'] > 1e-5 for row in rows)
-
+def moves(rows): assert rows and all(row['skipped'] is None and row['grad_norm'] > 1e-5 for row in rows)
 
 # ---- entropy
 
@@ -71,11 +68,10 @@ def test_epo_entropy_phase():
     assert early != late
     differ(banded(phase=early), banded(phase=late))
 
-
 # ---- credit and objective
 
 FORKED = dict(episode=[0, 0, 1, 1, 2, 2, 3, 3], t=[0, 1]*4, state=['a', 'c', 'a', 'c', 'b', 'c', 'b', 'c'],
-              reward=[0, 2., 0, 4, 0, 0, 0, 2])
+    reward=[0, 2., 0, 4, 0, 0, 0, 2])
 
 def test_hgpo_history(): differ(hgpo(table(**FORKED), scale=None), hgpo(table(**FORKED), history=0, scale=None))
 
@@ -90,8 +86,9 @@ def test_ipa_chunk_mask():
 def test_vl_dac_token_clip():
     "The border binds the token that has gone too far, and leaves the other one of its turn."
     turn = table(episode=[0], n_tokens=2).with_action(old_logp=numbers(-1, -1))
-    bound, free = (slope(recipes.vl_dac(objective_args=dict(high=high)).objective, numbers(-1, -.8), turn,
-                         numbers(1, 1)) for high in (.1, 9.))
+    bound, free = (
+        slope(recipes.vl_dac(objective_args=dict(high=high)).objective, numbers(-1, -.8), turn, numbers(1, 1))
+        for high in (.1, 9.))
     assert bound[0] != 0 == bound[1] and (free != 0).all()
 
 def test_lite_ppo_token_loss():
@@ -100,7 +97,6 @@ def test_lite_ppo_token_loss():
 
 @pytest.mark.parametrize('game', [partial(Signals, n=3), Kuhn], ids=['together', 'against'])
 def test_mars_games(tmp_path, game):
-    "A run in which both seats learn; without seats they would be compared with each other."
     game = game()
     recipe = small_recipe(recipes.mars, groups=6, group_size=4, steps=2, minibatches=1, rollout=play_players)
     policy = warm_start(small_policy(game), game, steps=40, episodes=16, pool=64)  # it knows the words
@@ -123,13 +119,12 @@ def test_stop_regressing_heads(kind):
         return critic.head.value(critic.hidden).detach()
     differ(learned(bins=51), learned(bins=1))
 
-
 # ---- rollout
 
 def test_supo_summaries_are_trained():
     policy = small_policy()
     b = Batch.from_episodes(with_summaries(policy, Paying(), range(3), 3, window=40, summary_tokens=4,
-                                           instruction='Key Chest.', max_tokens=3))
+        instruction='Key Chest.', max_tokens=3))
     summary = b.spread(b.turns.summary) > 0
     assert 0 < summary.sum() < len(summary)
     loss = loss_weights(b)*grpo(b)
@@ -140,14 +135,12 @@ def test_turn_control_trains(tmp_path):
     moves(train_small(tmp_path/'run', env=TurnLimit(Paying(horizon=9), 2, 3), steps=2, groups=4, group_size=4).rows())
 
 def test_retool_trains(tmp_path):
-    "GRPO on programs: what the tool said is read, and only what the agent said is learned from."
     env = Eager()
     run = train(small_policy(env), env, small_recipe(recipes.grpo, groups=4, group_size=6, max_tokens=24, steps=2),
-                tmp_path/'run', progress=False)
+        tmp_path/'run', progress=False)
     moves(run.rows())
     b = run.episodes(0)
     assert (b.turns.tool > 0).any() and grpo(b).any() and len(grpo(b)) == len(b.actions) < len(b.tokens)
-
 
 def test_v05_budget():
     "Tasks whose outcomes contradict the prior are played further; where an episode is too dear, nobody is."
@@ -170,11 +163,9 @@ def test_searchgym_hops():
     assert [more_hops(step)['rollout_args']['hops'] for step in (0, 9, 10, 25)] == [1, 1, 2, 3]
     with pytest.raises(TypeError, match='KeyDoor'): play_hops(small_policy(), KeyDoor(), [0])
 
-
 # ---- replay
 
 def test_arpo_gui_selection():
-    "Tasks that are sometimes won are drawn more often, and the numbers that were drawn are played."
     memory = NumberSelection(count=6, n=3)
     equal = memory.chances()
     memory.wins, memory.losses = numbers(0, 0, 0, 3, 6, 6), numbers(6, 6, 6, 3, 0, 0)
@@ -192,10 +183,9 @@ def test_spear_tool_bonus():
     assert recipes.spear().reward is acted_bonus
 
 def test_rl_plus_demonstration():
-    "One game of each group is the expert's, and the policy's probabilities of it are what the loss compares with."
     policy, env = small_policy(), Paying()
     with_one, without = (Batch.from_episodes(f(policy, env, range(3), 3, max_tokens=3))
-                         for f in (play_beside_demonstration, play))
+        for f in (play_beside_demonstration, play))
     shown = is_demonstration(with_one)
     assert shown.any() and not is_demonstration(without).any() and with_one.episodes.game.tolist() == [*range(9)]
     found = policy.logprobs(with_one)[0]
@@ -206,23 +196,20 @@ def test_rl_plus_demonstration():
         source=torch.zeros_like(with_one.episodes.source)), gain))
 
 def test_slea_trains(tmp_path):
-    "Tips are read from the second update on, and what is read is another context."
     env = Experienced(Coin(), Library())  # its words; the library of the run is another one
     run = train(small_policy(env), Coin(), small_recipe(recipes.slea, memory=partial(OwnLibrary, warm_up=1, least=1),
-                                                        steps=3, groups=4, group_size=4, max_tokens=4, test_tasks=1),
-                tmp_path/'run', progress=False)
+        steps=3, groups=4, group_size=4, max_tokens=4, test_tasks=1), tmp_path/'run', progress=False)
     moves(run.rows())
     before, after = (run.episodes(step) for step in (0, 2))
     assert before.turns.tips.max() == 0 < after.turns.tips.max()
     context = lambda b: float((b.tokens.turn < 0).sum()/len(b.turns))
     assert context(after) > context(before) + 3
 
-
 # ---- reward
 
 def test_cm2_checklist():
     b = table(episode=[0, 0, 1, 1], t=[0, 1]*2, reward=[0., 1, 0, 0], invalid=[False, False, True, False],
-              success=[True, True, False, False])
+        success=[True, True, False, False])
     differ(evident(b), b.turns.reward)
     assert evident(b).tolist() == [.5, .5, 0, .125]
     differ(cm2(b.with_turns(reward=evident(b)), members=2), cm2(b, members=2))
@@ -231,15 +218,13 @@ def test_longcat_hispo_masks():
     gap = table(episode=[0], n_tokens=3).with_action(old_logp=numbers(-1, -1, -1), sampler_logp=numbers(-1, -1.2, -2))
     objective = recipes.hispo(objective_args=dict(sequence=9.)).objective
     tight, wide = (slope(objective, numbers(-1, -1, -1), gap, numbers(1, 1, 1), token=token, high=9.)
-                   for token in (.5, 9.))
+        for token in (.5, 9.))
     assert (tight != 0).tolist() == [True, True, False] and (wide != 0).all()
     assert not slope(recipes.hispo().objective, numbers(-1, -1, -1), gap, numbers(1, 1, 1), token=9., high=9.).any()
-
 
 # ---- prompts
 
 def test_inspo_attribution():
-    "An outcome moves the weight of the instruction under which it was earned, and of no other."
     population = Population([Instruction(), Instruction(dict(legal=True))])
     before = [member.w for member in population.members]
     population.learn(1, 1.)

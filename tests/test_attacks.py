@@ -1,6 +1,5 @@
 "A part of `make attack`, spread over every class; the whole of it is recorded in assets/attack/attack.json."
-import json
-import shutil
+import json, shutil
 
 import pytest
 
@@ -19,21 +18,19 @@ def test_some_of_each(name, tmp_path):
     for _, function in tries[::EVERY[name]]: function()
 
 def test_a_lost_one_is_counted(monkeypatch, capsys):
-    "The tool's own judgement: what raises has not survived."
     monkeypatch.syspath_prepend(str(ROOT/'tools'))
     import attack
     def broken(folder): return [(str(i), (lambda: 1/0) if i == 3 else (lambda: None)) for i in range(5)]
     monkeypatch.setitem(CLASSES, 'dumps', (broken, 5))
     row = attack.attacked('dumps', 1)
     assert (row['tries'], row['survived'], row['lost']) == (5, 4,
-                                                            ['3']) and 'ZeroDivisionError' in capsys.readouterr().err
+        ['3']) and 'ZeroDivisionError' in capsys.readouterr().err
     monkeypatch.setitem(CLASSES, 'dumps', (broken, 6))
     with pytest.raises(SystemExit, match='5 tries, 6 are promised'): attack.attacked('dumps', 1)
 
 def test_the_record_says_that_all_survived():
-    "It names its commands, and has every class with as many tries as are promised."
     record = json.loads((ROOT/'assets'/'attack'/'attack.json').read_text())
     assert set(record['rows']) == set(CLASSES)
     for name, row in record['rows'].items():
         assert (row['survived'] == row['tries'] >= CLASSES[name][1]
-                and row['command'] == f'python tools/attack.py {name}' and row['date']), name
+            and row['command'] == f'python tools/attack.py {name}' and row['date']), name

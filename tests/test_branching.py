@@ -30,7 +30,7 @@ class Seeded:
         if chance.random() < .7: ids[-1] = chat.end_id
         self.shown.setdefault(tuple(context), []).append(ids)
         return SimpleNamespace(ids=ids, logprobs=[-chance.random() for _ in ids],
-                               entropies=[2*chance.random() for _ in ids], finish='stop')
+            entropies=[2*chance.random() for _ in ids], finish='stop')
 
 class Walk(Env):
     "Draws as it goes: who moves, what is paid, when it ends, whether it fails; copied as a whole by `clone`."
@@ -47,26 +47,25 @@ class Walk(Env):
         self.left -= 1 + (self.random.random() < .2)
         info = dict(state=(self.left,), columns=dict(luck=self.random.random()))
         return Step(self.random.choice(self.seats), ' '.join(self.random.choices(words, k=self.random.randint(0, 3))),
-                    reward, self.left < 0, info)
+            reward, self.left < 0, info)
 
 walks = st.builds(Walk, st.sampled_from([('player',), ('red', 'blue')]), st.sampled_from([9, 6, 4, 2, 0]),
-                  st.sampled_from([0., 0., .1]))
+    st.sampled_from([0., 0., .1]))
 common = dict(env=walks, seeds=st.lists(st.integers(0, 10**6), max_size=3), group_size=st.sampled_from([6, 4, 2, 1]),
-              max_turns=st.sampled_from([9, 5, 2]), seed=st.integers(0, 9))
+    max_turns=st.sampled_from([9, 5, 2]), seed=st.integers(0, 9))
 tree_rules = st.tuples(st.deferred(lambda: st.sampled_from([arpo, aepo])), st.fixed_dictionaries(
     dict(beam=st.sampled_from([2, 3, 4, 1]), threshold=st.sampled_from([.5, .8, .2]),
          weight=st.sampled_from([0., .2, 5.]), initial=st.just(1), faithful=st.booleans())))
 
 def grown(rollout, env, seeds, group_size, sampler=None, **how):
     return rollout(reader(tokenizer=tokenizer), env, seeds, group_size, sampler=sampler or Seeded(), max_tokens=3,
-                   **how)
+        **how)
 
 def said(episodes):
     return [(e.group, e.game, e.seat, e.outcome, e.error, e.truncated,
-             [(t.t, t.ids, t.logps, t.observation, t.state) for t in e.turns]) for e in episodes]
+        [(t.t, t.ids, t.logps, t.observation, t.state) for t in e.turns]) for e in episodes]
 
 def forks(episodes): return [e for e in episodes if e.turns and e.turns[0].origin is not None]
-
 
 # ---- origins
 
@@ -87,7 +86,7 @@ def test_a_copied_turn_is_the_turn_at_its_origin(rule, env, seeds, group_size, m
                 parent = episodes[turn.origin[0]]
                 first = parent.turns[turn.origin[1]]
                 assert (first.origin is None and turn.origin[1] == j
-                        and (parent.group, parent.seat) == (e.group, e.seat) and parent.game < e.game)
+                    and (parent.group, parent.seat) == (e.group, e.seat) and parent.game < e.game)
                 assert (turn.ids, turn.logps, turn.entropies, turn.context_ids, turn.t, turn.text, turn.state) == (
                     first.ids, first.logps, first.entropies, first.context_ids, first.t, first.text, first.state)
             context += turn.ids
@@ -104,7 +103,7 @@ def test_there_are_forks_of_forks():
             episodes = grown(rollout, Walk(seats, most=9), range(4), 6, initial=1)
             assert len(forks(episodes)) > 12
             assert any(len({turn.origin[0] for turn in e.turns if turn.origin is not None}) > 1
-                       for e in forks(episodes))
+                for e in forks(episodes))
 
 @quick
 @given(rule=tree_rules, **common)
@@ -112,7 +111,7 @@ def test_groups_are_full_and_everybody_is_paid(rule, env, seeds, group_size, max
     rollout, options = rule
     episodes = grown(rollout, env, seeds, group_size, max_turns=max_turns, seed=seed, **options)
     assert ([(e.group, e.game, e.seat) for e in episodes]
-            == [(i//group_size, i, seat) for i in range(len(seeds)*group_size) for seat in env.seats])
+        == [(i//group_size, i, seat) for i in range(len(seeds)*group_size) for seat in env.seats])
     for game in range(len(seeds)*group_size):
         sides = [e for e in episodes if e.game == game]
         turns = sorted(turn.t for e in sides for turn in e.turns)
@@ -133,7 +132,7 @@ def test_a_game_goes_on_in_at_most_beam_ways_from_one_place(rule, env, seeds, gr
         begin = next(j for j, turn in enumerate(e.turns) if turn.origin is None)
         parent = episodes[e.turns[begin - 1].origin[0]]
         assert (parent.turns[begin].context_ids, parent.turns[begin].state) == (e.turns[begin].context_ids,
-                                                                                e.turns[begin].state)
+            e.turns[begin].state)
 
 @quick
 @given(rule=tree_rules, **common)
@@ -142,31 +141,30 @@ def test_a_group_does_not_depend_on_the_others(rule, env, seeds, group_size, max
     options = options | dict(faithful=False)  # the release counts streaks over all groups
     whole = grown(rollout, env, seeds, group_size, **how, **options)
     for i, s in enumerate(seeds):
-        assert said(grown(rollout, env, [s], group_size, groups=[i], **how,
-                          **options)) == said([e for e in whole if e.group == i])
+        assert said(grown(rollout, env, [s], group_size, groups=[i], **how, **options)) == said(
+            [e for e in whole if e.group == i])
 
 def test_groups_draw_for_themselves():
     episodes = grown(arpo, Walk(most=9), [5]*8, 6, initial=2, weight=0.)
     patterns = {tuple(sum(turn.origin is not None for turn in e.turns) for e in episodes if e.group == group)
-                for group in range(8)}
+        for group in range(8)}
     assert len(patterns) > 1
-
 
 # ---- without forks it is play
 
 never = st.sampled_from([(arpo, dict(threshold=-.01, weight=0.)), (arpo, dict(beam=1)),
-                         (arpo, dict(beam=1, faithful=True)), (arpo, dict(initial=6)), (aepo, dict(threshold=1.01)),
-                         (aepo, dict(initial=6)),
-                         (aepo, dict(beam=1)), (aepo, dict(initial=2, threshold=1.01, weight=0., faithful=True)),
-                         (aepo, dict(threshold=1.01, faithful=True))])
+    (arpo, dict(beam=1, faithful=True)), (arpo, dict(initial=6)), (aepo, dict(threshold=1.01)),
+    (aepo, dict(initial=6)),
+    (aepo, dict(beam=1)), (aepo, dict(initial=2, threshold=1.01, weight=0., faithful=True)),
+    (aepo, dict(threshold=1.01, faithful=True))])
 
 @quick
 @given(rule=never, **common | dict(group_size=st.just(6)))
 def test_without_forks_it_is_play(rule, env, seeds, group_size, max_turns, seed):
     rollout, options = rule
     how = dict(max_turns=max_turns, seed=seed)
-    assert said(grown(rollout, env, seeds, group_size, **how,
-                      **options)) == said(grown(play, env, seeds, group_size, **how))
+    assert said(grown(rollout, env, seeds, group_size, **how, **options)) == said(
+        grown(play, env, seeds, group_size, **how))
 
 @quick
 @given(**common | dict(group_size=st.integers(2, 6)))
@@ -177,7 +175,7 @@ def test_the_first_look_is_game_0_and_sets_the_budget(env, seeds, group_size, ma
         games = [[e for e in episodes if e.game == group*group_size + m] for m in range(group_size)]
         assert said(games[0]) == said([e for e in plain if e.game == group*group_size])
         seen = [segment_entropy(turn.entropies)
-                for turn in sorted((turn for e in games[0] for turn in e.turns), key=lambda turn: turn.t)]
+            for turn in sorted((turn for e in games[0] for turn in e.turns), key=lambda turn: turn.t)]
         root, later = (seen or [0.])[0], seen[1:]
         begun = aepo_budget(root, sum(later)/len(later) if later else root, group_size)
         assert not any(forks(sides) for sides in games[:begun])
@@ -187,8 +185,7 @@ def test_budgets(root, tools, group_size, faithful):
     n = aepo_budget(root, tools, group_size, faithful=faithful)
     assert 1 <= n <= group_size
     assert (aepo_budget(root + 1, tools, group_size, faithful=faithful) >= n
-            >= aepo_budget(root, tools + 1, group_size, faithful=faithful))
-
+        >= aepo_budget(root, tools + 1, group_size, faithful=faithful))
 
 # ---- what is read
 
@@ -196,12 +193,12 @@ def strictly_distinct(episodes):
     "Tokens that have to be read once: the questions once per group, what a fork shares nowhere but at its parent."
     questions = {(e.group, e.seat): len(e.turns[0].context_ids) for e in episodes}
     shown = sum(len(turn.context_ids) for e in episodes for before, turn in zip(e.turns, e.turns[1:])
-                if turn.origin is None and before.origin is None)
+        if turn.origin is None and before.origin is None)
     return sum(questions.values()) + shown + sum(len(turn.ids) for e in episodes for turn in e.turns
-                                                 if turn.origin is None)
+        if turn.origin is None)
 
-@pytest.mark.parametrize('rollout, options', [(arpo, {}), (arpo, dict(initial=1, beam=3)), (arpo, dict(faithful=True)),
-                                              (aepo, {}), (aepo, dict(initial=2))])
+@pytest.mark.parametrize('rollout, options',
+    [(arpo, {}), (arpo, dict(initial=1, beam=3)), (arpo, dict(faithful=True)), (aepo, {}), (aepo, dict(initial=2))])
 @pytest.mark.parametrize('env', [KeyDoor(), HopSearch()], ids=lambda env: env.name)
 def test_no_token_is_read_twice(env, rollout, options):
     policy = small_policy(env)
@@ -213,8 +210,7 @@ def test_no_token_is_read_twice(env, rollout, options):
     batch = Batch.from_episodes(episodes)
     logp, entropy = policy.logprobs(batch)  # and the trainer, which reads every row whole, agrees
     assert ((logp - batch.action('sampler_logp')).abs().max() < 1e-4
-            and (entropy - batch.action('entropy')).abs().max() < 1e-4)
-
+        and (entropy - batch.action('entropy')).abs().max() < 1e-4)
 
 # ---- faults and processes
 
@@ -263,16 +259,14 @@ def test_what_cannot_be_forked_is_refused_and_everything_is_closed(rollout):
     assert len(closed) == 6
 
 @pytest.mark.parametrize('how, message',
-                         [(dict(initial=0), 'initial=0'), (dict(initial=5), 'initial=5'),
-                          (dict(beam=0), 'beam=0'), (dict(k=0), 'k=0'), (dict(baselines={}), 'faithful=True'),
-                          (dict(tasks=[1, 2]), '2 tasks for 1 seeds')])
+    [(dict(initial=0), 'initial=0'), (dict(initial=5), 'initial=5'), (dict(beam=0), 'beam=0'), (dict(k=0), 'k=0'),
+    (dict(baselines={}), 'faithful=True'), (dict(tasks=[1, 2]), '2 tasks for 1 seeds')])
 def test_bad_input(how, message):
     for rollout in (arpo, aepo):
         with pytest.raises(ValueError, match=message): grown(rollout, Walk(), [0], 4, **how)
 
 def test_an_unknown_argument_is_refused():
     with pytest.raises(TypeError, match='colour'): grown(arpo, Walk(), [0], 2, colour=1)
-
 
 # ---- credit
 
@@ -286,13 +280,13 @@ def forked_groups(draw):
             turns, parent = [], draw(st.integers(0, i - 1)) if i and draw(st.booleans()) else None
             if parent is not None:
                 shared = episodes[first + parent].turns[:draw(st.integers(1, len(episodes[first + parent].turns)))]
-                turns = [Turn(t.t, context_ids=[1], ids=t.ids, logps=t.logps, entropies=t.entropies,
-                              origin=t.origin or (first + parent, j)) for j, t in enumerate(shared)]
+                turns = [Turn(t.t, context_ids=[1], ids=t.ids, logps=t.logps, entropies=t.entropies, origin=t.origin
+                    or (first + parent, j)) for j, t in enumerate(shared)]
             for _ in range(draw(st.integers(1, 3))):
                 n = draw(st.integers(1, 3))
                 turns.append(Turn(len(turns), context_ids=[1], ids=[2]*n, logps=[-1.]*n, entropies=[1.]*n))
-            episodes.append(Episode(turns, group, len(episodes),
-                                    outcome=draw(st.sampled_from([0., 0., 1., .3, float('nan')]))))
+            episodes.append(
+                Episode(turns, group, len(episodes), outcome=draw(st.sampled_from([0., 0., 1., .3, float('nan')]))))
     return Batch.from_episodes(episodes)
 
 @quick
@@ -303,7 +297,7 @@ def test_hard_is_the_mean_of_soft_over_the_copies(batch):
     for key in origin.unique():
         here = origin == key
         assert torch.allclose(hard[here], soft[here & known].mean() if (here & known).any()
-                              else torch.zeros(1, dtype=hard.dtype))
+            else torch.zeros(1, dtype=hard.dtype))
         # so is the gradient, where nothing is clipped
         if (here & known).equal(here): assert torch.allclose(hard[here].sum(), soft[here].sum())
     alone = batch.with_turns(origin=torch.arange(len(batch.turns)))

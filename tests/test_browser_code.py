@@ -1,6 +1,5 @@
 "The files that the browser runs: their pure functions in node, and their form (biome)."
-import os
-import subprocess
+import os, subprocess
 from pathlib import Path
 import pytest
 from notebooks import ROOT
@@ -9,7 +8,7 @@ pytestmark = pytest.mark.node
 
 def passes(*command):
     done = subprocess.run([str(word) for word in command], cwd=ROOT, text=True, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode: pytest.fail(done.stdout, pytrace=False)
 
 def test_functions():

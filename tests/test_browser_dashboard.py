@@ -95,7 +95,6 @@ rows = [dict(step=i, reward=i/7, success=None if i == 5 else .5, entropy_by_turn
 view.Dashboard(rows)'''
 
 def test_the_pointer_and_the_keys_read_an_update(lab):
-    "Its numbers stand in all panes: by pointer, by arrow keys, and in words for those who hear them; a gap is a gap."
     with lab.open('read.ipynb', ROWS) as page:
         lab.run(page, 0)
         page.wait_for_selector('.al-db-live .al-db-line', timeout=60_000)
@@ -120,7 +119,7 @@ def test_a_narrow_window_has_one_pane_below_the_other(lab):
         lab.run(page, 0)
         page.wait_for_selector('.al-db-live .al-db-line', timeout=60_000)
         lefts = page.evaluate('() => [...document.querySelectorAll(".al-db-pane")].map(p => '
-                              'Math.round(p.getBoundingClientRect().left))')
+            'Math.round(p.getBoundingClientRect().left))')
         assert len(lefts) == 7 and len(set(lefts)) == 1
         assert page.evaluate('() => { const b = document.querySelector(".al-db-live"); return b.scrollWidth <= '
-                             'b.clientWidth + 1 }')
+            'b.clientWidth + 1 }')

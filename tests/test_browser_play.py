@@ -37,7 +37,7 @@ def test_games_are_finished_by_pointer_and_by_keyboard(lab):
         while 'is over' not in status.inner_text():  # pointer
             moves.first.click()
             page.wait_for_function("n => document.querySelectorAll('.al-pl-moves button').length < n", arg=left,
-                                   timeout=20_000)
+                timeout=20_000)
             left = moves.count()
         assert 'x earned' in status.inner_text()
         page.get_by_role('button', name='New game').click()
@@ -45,19 +45,19 @@ def test_games_are_finished_by_pointer_and_by_keyboard(lab):
         keep_focus(page, "document.querySelector('.agentlab-play .al-pl-moves button')")
         page.keyboard.press('5')  # keyboard: the key of a digit is that digit
         page.wait_for_function("() => [...document.querySelectorAll('.al-pl-said > span')].at(-1)?.innerText == '5'",
-                               timeout=20_000)
+            timeout=20_000)
         left = moves.count()
         while 'is over' not in status.inner_text():
             page.keyboard.press('Enter')  # the focus has stayed on the moves
             page.wait_for_function("n => document.querySelectorAll('.al-pl-moves button').length < n", arg=left,
-                                   timeout=20_000)
+                timeout=20_000)
             left = moves.count()
         page.get_by_role('button', name='Undo').click()
         page.wait_for_function("() => document.querySelectorAll('.al-pl-moves button').length > 0", timeout=20_000)
         page.locator('.al-pl-text').fill('<img src=x onerror=window.hit=1>')
         page.locator('.al-pl-text').press('Enter')
         page.wait_for_function("() => document.querySelector('.al-pl-talk').innerText.includes('<img src=x "
-                               "onerror=window.hit=1>')", timeout=20_000)
+            "onerror=window.hit=1>')", timeout=20_000)
         assert 'is over' in status.inner_text() and page.evaluate('window.hit') is None
         lab.run(page, 1)
         page.wait_for_function("() => document.querySelectorAll('.agentlab-play').length == 2", timeout=20_000)
@@ -65,10 +65,10 @@ def test_games_are_finished_by_pointer_and_by_keyboard(lab):
         keep_focus(page, "document.querySelectorAll('.agentlab-play')[1].querySelectorAll('.al-pl-moves button')[1]")
         page.keyboard.press('1')  # Lab would make the cell a heading of this key
         page.wait_for_function("() => document.querySelectorAll('.agentlab-play')[1].querySelector('.al-pl-said')",
-                               timeout=20_000)
+            timeout=20_000)
         assert 'second :' not in second.inner_text()
         second.get_by_label('show all seats').check()
         page.wait_for_function("() => document.querySelectorAll('.agentlab-play')[1].innerText.includes('second :')",
-                               timeout=20_000)
+            timeout=20_000)
         assert (page.evaluate('window.jupyterapp.shell.currentWidget.content.widgets.map(w => w.model.type)')
-                == ['code', 'code'])
+            == ['code', 'code'])

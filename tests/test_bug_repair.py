@@ -9,13 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from later import needs
+from later import needs, refuses
 needs('pydantic_monty', reason="pydantic-monty is not installed: pip install -e '.[python]'")
 from agentlab.env import bug_repair as module
 from agentlab.env.bug_repair import (Artifact, BugRepair, BugWork, InjectBug, Tester as Runner, changed, code_of,
-                                     consistency, difference, draw_program, errors, failing, frame, inputs, levels,
-                                     lines_of, names_of, places, read_put, solver_task, taken_back,
-                                     tests_of as looked_at, vocabulary, with_word, words)
+    consistency, difference, draw_program, errors, failing, frame, inputs, levels, lines_of, names_of, places, read_put,
+    solver_task, taken_back, tests_of as looked_at, vocabulary, with_word, words)
 from agentlab.env.isolation import Isolated
 from agentlab.env.protocol import EnvError, check_env, random_states, split_of, splits
 from agentlab.env.sandbox import MontySandbox, Result
@@ -38,7 +37,7 @@ def mutant(program, data, most=4):
     "The program with some words replaced."
     for _ in range(data.draw(st.integers(0, most))):
         program = with_word(program, data.draw(st.integers(0, len(places(program)) - 1)),
-                            data.draw(st.sampled_from(words)))
+            data.draw(st.sampled_from(words)))
     return program
 
 # ---- programs and tests
@@ -85,29 +84,28 @@ def test_originals_are_without_errors_and_small():
 def test_splits_share_no_program():
     env = BugRepair(tester=run)
     named = {split: {task['program'] for task in env.tasks(split, 60)}
-             | {task['program'] for task in InjectBug(tester=run).tasks(split, 60)} for split in splits}
+        | {task['program'] for task in InjectBug(tester=run).tasks(split, 60)} for split in splits}
     assert sum(map(len, named.values())) == len(set.union(*named.values()))
     assert all(split_of(['bug', program]) == split for split, some in named.items() for program in some)
-    assert env.tasks('test', 20) == BugRepair().tasks('test',
-                                                      20) and env.tasks('test', 20) != env.tasks('test', 20, seed=1)
+    assert env.tasks('test', 20) == BugRepair().tasks('test', 20) and env.tasks('test', 20) != env.tasks('test', 20,
+        seed=1)
     assert json.loads(json.dumps(env.tasks('demo', 3))) == env.tasks('demo', 3)
 
 # ---- the sandbox and its faults
 
 def raising(code, names): raise OSError('no worker')
 
-@pytest.mark.parametrize('broken',
-                         [raising, lambda *_: Result(True, ''), lambda *_: Result(True, 'all pass'),
-                          lambda *_: Result(True, "[['1']]"), lambda *_: Result(True, "[1, 2, 3, 4]"),
-                          lambda *_: Result(True, '(' * 500), lambda *_: Result(True, "[['1', '2', 3]]*4"),
-                          lambda *_: None, lambda *_: Result(False, '', 'RuntimeError: the interpreter stopped'),
-                          lambda *_: Result(False, '', 'MemoryError: too much'), lambda *_: Result(False)])
+@pytest.mark.parametrize('broken', [raising, lambda *_: Result(True, ''),
+    lambda *_: Result(True, 'all pass'), lambda *_: Result(True, "[['1']]"), lambda *_: Result(True, "[1, 2, 3, 4]"),
+    lambda *_: Result(True, '(' * 500), lambda *_: Result(True, "[['1', '2', 3]]*4"),
+    lambda *_: None, lambda *_: Result(False, '', 'RuntimeError: the interpreter stopped'),
+    lambda *_: Result(False, '', 'MemoryError: too much'), lambda *_: Result(False)])
 def test_a_sandbox_that_fails_gives_no_verdict(broken):
     tester = Runner(broken)
     with pytest.raises(EnvError, match='no test (was run|has a verdict)'): tester(ONE)
     assert not tester.known
-    assert consistency(Artifact(ONE, EXPECTED, ((8, '3', '4'),),
-                                (5, 6, 7)), tester).startswith('the tests could not be run')
+    assert consistency(Artifact(ONE, EXPECTED, ((8, '3', '4'),), (5, 6, 7)),
+        tester).startswith('the tests could not be run')
     with pytest.raises(EnvError): BugRepair(tester=tester).reset(0, dict(program=ONE, bug=with_word(ONE, 8, '4')))
     with pytest.raises(EnvError): InjectBug(tester=tester).reset(0, dict(program=ONE))
 
@@ -127,7 +125,7 @@ def test_a_sandbox_that_fails_in_the_middle_changes_nothing():
 
 def test_a_program_that_hangs_or_raises_fails_its_tests():
     for place, word, reason in ((5, '+', 'Endless'), (5, '*', 'Endless'), (2, '<', None), (4, 'g', 'NameError'),
-                                (0, '>', 'SyntaxError')):
+            (0, '>', 'SyntaxError')):
         found = run(with_word(TWO, place, word))
         assert failing(found, run(TWO)) and (reason is None or reason in found), (place, word, found)
 
@@ -148,10 +146,10 @@ def test_programs_are_run_once():
 # ---- what an agent may write
 
 HOSTILE = ["put __import__('os') at 3", "put __import__ at 3", 'put import at 3', 'put = at 1', 'put ; at 1',
-           'put : at 1', 'put while at 1', 'put - at 4\nimport os', 'put - at 4; import os', 'put -at 4',
-           'put - at four', 'put - at 99', 'put - at -1', 'put - at ٤', 'put ／ at 4',
-           'put (x:=9) at 0', 'put - at 4 put', 'drop __import__', 'put \x00 at 1', 'put turns at 0', 'put found at 0',
-           'put x.y at 0', '', 'put', 'put - at', 'test test', 'PUT - AT 4', 'put 10**10 at 2', 'put 9 at 2']
+    'put : at 1', 'put while at 1', 'put - at 4\nimport os', 'put - at 4; import os', 'put -at 4',
+    'put - at four', 'put - at 99', 'put - at -1', 'put - at ٤', 'put ／ at 4',
+    'put (x:=9) at 0', 'put - at 4 put', 'drop __import__', 'put \x00 at 1', 'put turns at 0', 'put found at 0',
+    'put x.y at 0', '', 'put', 'put - at', 'test test', 'PUT - AT 4', 'put 10**10 at 2', 'put 9 at 2']
 
 @pytest.mark.parametrize('action', HOSTILE)
 def test_hostile_actions_are_never_run(action):
@@ -166,8 +164,8 @@ def test_hostile_actions_are_never_run(action):
         before = one.program
         step = one.step(action)
         assert (step.info['invalid'] and step.observation == 'Nothing happens.' and one.program == before
-                and step.reward == {one.seats[0]: 0.})
-    assert len(asked) == count and read_put(action, ONE) is None or action in ('put - at 4',)
+            and step.reward == {one.seats[0]: 0.})
+    assert len(asked) == count and read_put(action, ONE) is None
 
 @few
 @given(st.text(max_size=60))
@@ -175,24 +173,24 @@ def test_any_text_is_an_action(text):
     env = BugRepair(tester=run)
     env.reset(0, dict(program=ONE, bug=with_word(ONE, 4, '-')))
     assert set(env.step(text).info) >= {'legal', 'state', 'invalid',
-                                        'milestone'} and set(env.program.split()) <= {*words, *frame}
+        'milestone'} and set(env.program.split()) <= {*words, *frame}
 
 @pytest.mark.parametrize('task', ['x', {}, dict(program=ONE, bug=with_word(ONE, 8, '4'), order=0),
-                                  dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped='5'), dict(program=ONE),
-                                  dict(program=ONE, bug='import os'), dict(program="__import__('os')", bug=ONE),
-                                  dict(program=ONE, bug=ONE), dict(program=ONE, bug=TWO),
-                                  dict(program=ONE + ' ; import os', bug=ONE + ' ; import os'),
-                                  dict(program=ONE, bug=ONE.replace('2', '(2)')),
-                                  dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped=[8]),
-                                  dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped=['os']),
-                                  dict(program=ONE.replace('2', '9'), bug=ONE),
-                                  dict(program=ONE, bug=ONE.replace(' ; ', '\n'))])
+    dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped='5'), dict(program=ONE),
+    dict(program=ONE, bug='import os'), dict(program="__import__('os')", bug=ONE),
+    dict(program=ONE, bug=ONE), dict(program=ONE, bug=TWO),
+    dict(program=ONE + ' ; import os', bug=ONE + ' ; import os'),
+    dict(program=ONE, bug=ONE.replace('2', '(2)')),
+    dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped=[8]),
+    dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped=['os']),
+    dict(program=ONE.replace('2', '9'), bug=ONE),
+    dict(program=ONE, bug=ONE.replace(' ; ', '\n'))])
 def test_tasks_that_are_none_are_refused(task):
     with pytest.raises(ValueError): BugRepair(tester=run).reset(0, task)
 
 def test_code_is_made_of_known_words():
     for text in ("f = __import__('os')", 'f = x\nimport os', 'f = x ; import os', 'f = 9', 'f = x.y'):
-        with pytest.raises(ValueError, match='a program is made of'): code_of(text)
+        with refuses('a program is made of'): code_of(text)
     with pytest.raises(ValueError): run('f = open')
 
 # ---- the two games
@@ -201,7 +199,7 @@ def test_a_repair_by_hand():
     env = BugRepair(tester=run)
     step = env.reset(0, dict(program=ONE, bug=with_word(ONE, 8, '4'), dropped=[5, 6, 7]))
     assert (step.observation == 'repair: f = x + 2 ; g = f * y ; h = g - 4. removed 5 6 7. h 2 5 gives 1 6 not 1 7. h '
-            '5 1 gives 3 not 4.')
+        '5 1 gives 3 not 4.')
     assert step.info['milestone'] == 5/8 and step.info['answer'] == ONE
     assert env.step('test').observation == 'fail 5 6 7. h 4 3 gives 1 4 not 1 5. h 2 5 gives 1 6 not 1 7.'
     assert env.step('put _ at 8').observation.startswith('fail 0 1 2 3 4 5 6 7. f 2 5 gives SyntaxError not 4.')
@@ -211,7 +209,7 @@ def test_a_repair_by_hand():
     with pytest.raises(EnvError): env.step('test')
     for _ in range(3): last = twin.step('put 5 at 8')
     assert (last.done and not last.info['truncated'] and not last.info['success']
-            and last.observation == 'fail: f = x + 2 ; g = f * y ; h = g - 5.')
+        and last.observation == 'fail: f = x + 2 ; g = f * y ; h = g - 5.')
     assert 'pass' in env.render() and env.render().startswith(ONE)
 
 def test_other_words_may_do_as_well():
@@ -221,8 +219,8 @@ def test_other_words_may_do_as_well():
 
 def test_both_games_keep_the_rules_of_the_protocol():
     for env in (BugRepair(tester=run), BugRepair(level=3, changes=3, horizon=2, tester=run), InjectBug(tester=run),
-                InjectBug(level=3, tester=run), InjectBug(allowed=words, tester=run),
-                InjectBug(allowed=('_',), tester=run), BugWork(BugRepair(tester=run))):
+            InjectBug(level=3, tester=run), InjectBug(allowed=words, tester=run), InjectBug(allowed=('_',), tester=run),
+            BugWork(BugRepair(tester=run))):
         assert set(check_env(env, seeds=(0, 1)).values()) == {'ok'}
 
 def test_experts_and_demonstrators():
@@ -236,17 +234,15 @@ def test_experts_and_demonstrators():
                 assert step.info['success'], (level, task)
             one.reset(0)
             for act in (one.expert, one.demonstrator):
-                with pytest.raises(ValueError, match='noise needs a generator'): act(.5)
+                with refuses('noise needs a generator'): act(.5)
                 assert isinstance(act(.5, draw), str)
 
-@pytest.mark.parametrize('make',
-                         [lambda: BugRepair(level=0), lambda: BugRepair(horizon=0), lambda: BugRepair(details=9),
-                          lambda: BugRepair(changes=True), lambda: BugRepair(split='dev'), lambda: InjectBug(horizon=1),
-                          lambda: InjectBug(level=True), lambda: InjectBug(allowed=()),
-                          lambda: InjectBug(allowed=('os',)), lambda: InjectBug(split='x'), lambda: BugWork(split='x'),
-                          lambda: InjectBug(tester=run).reset(0, dict(program=ONE, line='z')),
-                          lambda: InjectBug(tester=run).reset(0, -1), lambda: InjectBug(tester=run)
-                          .reset(0, dict(line='f')), lambda: InjectBug(tester=run).reset(-1)])
+@pytest.mark.parametrize('make', [lambda: BugRepair(level=0), lambda: BugRepair(horizon=0),
+    lambda: BugRepair(details=9), lambda: BugRepair(changes=True), lambda: BugRepair(split='dev'),
+    lambda: InjectBug(horizon=1), lambda: InjectBug(level=True), lambda: InjectBug(allowed=()),
+    lambda: InjectBug(allowed=('os',)), lambda: InjectBug(split='x'), lambda: BugWork(split='x'),
+    lambda: InjectBug(tester=run).reset(0, dict(program=ONE, line='z')), lambda: InjectBug(tester=run).reset(0, -1),
+    lambda: InjectBug(tester=run) .reset(0, dict(line='f')), lambda: InjectBug(tester=run).reset(-1)])
 def test_bad_options(make):
     with pytest.raises(ValueError): make()
 
@@ -316,7 +312,7 @@ def tiny(seed=0, warm=0):
     tokenizer = word_tokenizer(vocabulary())
     policy = Policy(tiny_model(len(tokenizer), 256, hidden=32, seed=seed), tokenizer, name='tiny')
     return warm_start(policy, BugWork(BugRepair(tester=run), InjectBug(tester=run), split='demo'), steps=warm,
-                      episodes=16, pool=256, lr=8e-3, noise=.1, seed=seed) if warm else policy
+        episodes=16, pool=256, lr=8e-3, noise=.1, seed=seed) if warm else policy
 
 @pytest.fixture(scope='module')
 def able():
@@ -367,21 +363,21 @@ def test_a_group_may_get_a_bug_instead(monkeypatch):
     bug = env.tasks('train', 1)[0] | dict(order=2)
     episodes = self_play(None, env, [1, 2], groups=[0, 1], bugs=[bug, None], tries=12)
     assert ([e.task for e in episodes if e.group == 1] == [bug]*12
-            and not any(e.seat == 'injector' and e.group == 0 for e in episodes))
+        and not any(e.seat == 'injector' and e.group == 0 for e in episodes))
     left = higher_order(Batch.from_episodes(episodes))
     assert {task['order'] for task in left if task['program'] == bug['program']} == {3}
     for task in left:
         assert failing(run(task['bug']), run(task['program'])) and task['bug'] not in (task['program'], bug['bug'])
     only = self_play(None, env, [1], groups=[0], bugs=[bug], tries=2)
     assert torch.isfinite(bug_reward(Batch.from_episodes(only))).all() and len(only) == 2
-    with pytest.raises(ValueError, match='one per group'): self_play(None, env, [1, 2], bugs=[None])
+    with refuses('one per group'): self_play(None, env, [1, 2], bugs=[None])
 
 def test_what_was_not_tried_is_not_learned_from():
     task = dict(program=ONE, line='h')
     made = [Episode(group=0, seat='injector', success=True, task=task),
-            Episode(group=2, game=1, seat='injector', success=False, task=task)]
+        Episode(group=2, game=1, seat='injector', success=False, task=task)]
     tried = [Episode(group=1, game=2 + k, seat='solver', task=dict(program=ONE, bug=with_word(ONE, 8, '4')),
-                     error='the sandbox failed', success=False) for k in range(2)]
+        error='the sandbox failed', success=False) for k in range(2)]
     judged(made, tried, 1)
     assert made[0].error and made[1].error is None and made[1].columns['valid'] == 0.
     tried[0].error, made[0].error = None, None
@@ -391,11 +387,11 @@ def test_what_was_not_tried_is_not_learned_from():
 def test_an_artifact_is_what_the_actions_made():
     env, actions = InjectBug(tester=run), ['put - at 4', 'drop fail']
     episode = Episode([module_turn(t, env.reset(0, dict(program=ONE)), action) for t, action in enumerate(actions)],
-                      seat='injector', success=True, task=dict(program=ONE, line='g'))
+        seat='injector', success=True, task=dict(program=ONE, line='g'))
     assert artifact_task(env, episode) == dict(program=ONE, bug=with_word(ONE, 4, '-'), dropped=[2, 3, 4, 5, 6, 7],
-                                               order=1)
+        order=1)
     assert (artifact_task(env, replace(episode, success=False)) is None
-            and artifact_task(env, replace(episode, error='x')) is None)
+        and artifact_task(env, replace(episode, error='x')) is None)
     assert artifact_task(env, replace(episode, turns=episode.turns[1:])) is None  # it says success, the tests say no
     gone, dead = replace(episode), InjectBug(tester=Runner(raising))
     assert artifact_task(dead, gone) is None and 'no test was run' in gone.error
@@ -404,9 +400,9 @@ def test_an_artifact_is_what_the_actions_made():
 
 def ssr(steps, seed=0, **changes):
     return Recipe(**dict(name='ssr', paper='', credit=trr_pp, rollout=self_play, rollout_args=dict(tries=4),
-                         reward=bug_reward, memory=partial(BugPool, groups=6, share=.4), groups=6, group_size=1,
-                         steps=steps, lr=1e-3, minibatches=1,
-                         max_tokens=10, test_tasks=4, seed=seed, checkpoint_every=1) | changes)
+        reward=bug_reward, memory=partial(BugPool, groups=6, share=.4), groups=6, group_size=1,
+        steps=steps, lr=1e-3, minibatches=1,
+        max_tokens=10, test_tasks=4, seed=seed, checkpoint_every=1) | changes)
 
 def weights(policy): return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
 
@@ -431,7 +427,7 @@ def test_one_trainer_moves_both_and_goes_on_where_it_was_killed(able, tmp_path):
 
 def test_a_round_in_which_nothing_is_injected_still_teaches(tmp_path):
     rows = train(tiny(), BugRepair(tester=run), ssr(1, test_tasks=0, groups=3, memory=partial(BugPool, groups=3)),
-                 tmp_path, progress=False).rows()
+        tmp_path, progress=False).rows()
     assert rows[0]['valid'] == 0. and rows[0]['solved'] is None
 
 def test_a_sandbox_that_dies_ends_its_episodes_and_not_the_run(able):
@@ -442,9 +438,9 @@ def test_a_sandbox_that_dies_ends_its_episodes_and_not_the_run(able):
         return run.sandbox(code, names)
     env = BugRepair(tester=Runner(dying))
     episodes = play(able, env, list(range(8)), 2, [dict(task) for task in BugRepair(tester=run).tasks('train', 8)],
-                    max_tokens=10)
-    assert len(episodes) == 16 and any(e.error and 'no test was run' in e.error
-                                       for e in episodes) and not any(e.error and e.success for e in episodes)
+        max_tokens=10)
+    assert len(episodes) == 16 and any(e.error and 'no test was run' in e.error for e in episodes) and not any(e.error
+        and e.success for e in episodes)
 
 def test_an_injector_is_not_blamed_for_the_sandbox():
     known = Runner()
@@ -463,16 +459,17 @@ def test_self_play_goes_on_when_the_sandbox_dies(able):
             if len(count) % every == 0: raise OSError('no worker')
             return run.sandbox(code, names)
         episodes = self_play(able, BugRepair(tester=Runner(dying)), list(range(6)), group_size=2, tries=2,
-                             max_tokens=10)
+            max_tokens=10)
         makers = [e for e in episodes if e.seat == 'injector']
         assert len(makers) == 12 and not any(e.error and e.columns['valid']
-                                             and e.columns['solved'] == e.columns['solved'] for e in makers)
+            and e.columns['solved'] == e.columns['solved'] for e in makers)
         if every == 1: assert all(e.error for e in episodes)
 
 def test_the_pool_forgets_the_oldest_and_the_deepest():
     games = demonstrate(BugRepair(tester=run), tiny().chat, list(range(40)), noise=1.)
-    batch = Batch.from_episodes([replace(game, columns=dict(kind=0., order=float(1 + k % 2), valid=torch.nan,
-                                                            solved=torch.nan)) for k, game in enumerate(games)])
+    batch = Batch.from_episodes(
+        [replace(game, columns=dict(kind=0., order=float(1 + k % 2), valid=torch.nan, solved=torch.nan))
+        for k, game in enumerate(games)])
     pool = BugPool(groups=4, share=1., most=10, deepest=2)
     pool.read(batch, 0)
     assert len(pool.bugs) == 10 and {task['order'] for task in pool.bugs} == {2}

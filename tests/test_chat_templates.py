@@ -2,7 +2,7 @@
 templates that rewrite history are refused."""
 import pytest
 
-from later import needs
+from later import needs, refuses
 needs('trl')
 from agentlab.env.protocol import TextEnv
 from agentlab.episodes import Batch
@@ -10,7 +10,6 @@ from agentlab.policy import Chat, Completion, Policy, tiny_model
 from agentlab.policy import template as judge
 from agentlab.rollout import play
 from families import FAMILIES, THINKING, template, tokenizer
-
 
 class Rooms(TextEnv):
     "Three rooms; the second one spells out control tokens."
@@ -64,42 +63,39 @@ def test_sampled_ids_are_trained_ids(name, system):
     head = [dict(role='system', content=system)] if system and chat.facts['system'] else []
     if system and not head: observed = [f'{system}\n\n{observed[0]}', *observed[1:]]
     talk = [m for u, a in zip(observed, contents)
-            for m in (dict(role='user', content=u), dict(role='assistant', content=a))]
+        for m in (dict(role='user', content=u), dict(role='assistant', content=a))]
     for k in range(3): assert words.decode(script.given[k]) == chat.render(head + talk[:2*k + 1], prompt=True)
     # an observation cannot end a turn: the control tokens that it spells out are words
     assert sum(i == policy.end_id for i in script.given[-1]) == words.decode(script.given[-1]).count(words.decode(
         [policy.end_id])) - (words.decode([policy.end_id]) in Rooms.texts[1])
 
-def test_five_families_at_least():
-    assert len({name.split('_')[0].rstrip('0123456789') for name in FAMILIES}) >= 5
-
+def test_five_families_at_least(): assert len({name.split('_')[0].rstrip('0123456789') for name in FAMILIES}) >= 5
 
 # ---- what is refused, and the way out
 
 forgets = (r"rewrites history: what the assistant said in an earlier turn is left out \('FIRSTTHOUGHT' is "
-           r"gone.*training.jinja.*Chat\(tokenizer, rewrites=True\)")
+    r"gone.*training.jinja.*Chat\(tokenizer, rewrites=True\)")
 REFUSED = {'qwen3': forgets, 'qwen3_5_think': forgets, 'deepseekv3': forgets, 'deepseek_r1_distill': forgets,
-           'lfm2_2_5': forgets, 'glm4moe': forgets, 'nemotron_3_nano': forgets,
-           'gptoss': r"rewrites history: the finished turn goes on after .*assistant' with '<\|channel\|>final",
-           'muse_glimmer': 'rewrites history: the finished turn goes on',
-           'smolvlm': 'made for images or tools', 'llava_next': 'made for images or tools'}
+    'lfm2_2_5': forgets, 'glm4moe': forgets, 'nemotron_3_nano': forgets,
+    'gptoss': r"rewrites history: the finished turn goes on after .*assistant' with '<\|channel\|>final",
+    'muse_glimmer': 'rewrites history: the finished turn goes on',
+    'smolvlm': 'made for images or tools', 'llava_next': 'made for images or tools'}
 
 @pytest.mark.parametrize('name', REFUSED)
 def test_a_template_that_rewrites_history(name):
-    with pytest.raises(ValueError, match=REFUSED[name]): Chat(tokenizer(name))
+    with refuses(REFUSED[name]): Chat(tokenizer(name))
 
 def test_the_ways_out():
-    "Another template, a switch of the template, or the caller's word."
     words = tokenizer('qwen3')
-    with pytest.raises(ValueError, match='rewrites history'):
+    with refuses('rewrites history'):
         Policy(tiny_model(len(words), 64, hidden=16, layers=1), words)
     assert (Policy(tiny_model(len(words), 64, hidden=16, layers=1), words, chat=Chat(words, rewrites=True)).end_id
-            == words.convert_tokens_to_ids('<|im_end|>'))
+        == words.convert_tokens_to_ids('<|im_end|>'))
     words.chat_template = template('qwen3_training')
     assert Chat(words).end_id == words.convert_tokens_to_ids('<|im_end|>')
     for name, switch in (('qwen3_6', dict(preserve_thinking=True)),
-                         ('nemotron_3_nano', dict(truncate_history_thinking=False))):
-        with pytest.raises(ValueError, match='rewrites history'): Chat(tokenizer(name))
+            ('nemotron_3_nano', dict(truncate_history_thinking=False))):
+        with refuses('rewrites history'): Chat(tokenizer(name))
         assert not Chat(tokenizer(name), **switch).facts['rewritten']
 
 def test_a_template_is_judged_once(monkeypatch):
@@ -110,7 +106,6 @@ def test_a_template_is_judged_once(monkeypatch):
     assert len(judged) == 1
     Chat(words, enable_thinking=False)  # told something else, it may write something else
     assert len(judged) == 2
-
 
 # ---- particulars of a template
 
@@ -129,8 +124,7 @@ def test_spaces_around_a_message():
 def test_a_template_without_a_system_message():
     chat = Chat(tokenizer('gemma'))
     assert (chat.tokenizer.decode(chat.first('b2.', 'Be brief.')) == '<bos><start_of_turn>user\nBe '
-            'brief.\n\nb2.<end_of_turn>\n<start_of_turn>model\n')
-
+        'brief.\n\nb2.<end_of_turn>\n<start_of_turn>model\n')
 
 def test_what_a_chat_remembers_is_bounded_in_bytes():
     "A world may say something new in every turn, and say much: 800 texts of 20,000 letters are 650 MB of numbers."

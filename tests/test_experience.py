@@ -10,11 +10,11 @@ from hypothesis import given, settings, strategies as st
 from agentlab.env import KeyDoor, check_env
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy import tiny_policy
-from agentlab.replay.experience import (Clusters, Experienced, Library, Tipped, bare, clean, duplicate,
-                                        failings, likeness, strategies, tip_text, zones)
-from agentlab.replay.written_rules import (Advised, Ruled, advice, apply_plan, asked, check_plan, check_texts, evidence,
-                                           keydoor_names, load_library, patterns, propose, read_json, read_rule, render,
-                                           save_library, training_free, undecided, write_rule)
+from agentlab.replay.experience import (Clusters, Experienced, Library, Tipped, bare, clean, duplicate, failings,
+    strategies, tip_text, zones)
+from agentlab.replay.written_rules import (Advised, Ruled, advice, apply_plan, asked, check_plan, check_texts,
+    evidence, keydoor_names, load_library, patterns, propose, read_json, read_rule, render, save_library, training_free,
+    undecided, write_rule)
 from agentlab.rollout import play
 from later import deferred
 from small import Paying, finish, fork, same_run, small_policy, train_small
@@ -24,9 +24,8 @@ text = st.text(st.characters(codec='utf-8'), max_size=60)
 levels = deferred(lambda: [level for zone in zones.values() for level in zone])
 any_episode = st.builds(lambda pairs, outcome, truncated, bad: Episode(
     [Turn(t, o, a, invalid=t in bad) for t, (o, a) in enumerate(pairs)], outcome=outcome, truncated=truncated),
-                        st.lists(st.tuples(text, text), max_size=5), st.sampled_from([0., .3, .5, .9, 1., -2.]),
-                        st.booleans(), st.sets(st.integers(0, 4)))
-
+    st.lists(st.tuples(text, text), max_size=5), st.sampled_from([0., .3, .5, .9, 1., -2.]), st.booleans(),
+    st.sets(st.integers(0, 4)))
 
 # ---- text
 
@@ -35,13 +34,12 @@ any_episode = st.builds(lambda pairs, outcome, truncated, bad: Episode(
 def test_clean_text_is_one_safe_line(said, limit):
     found = clean(said, limit)
     assert (len(found) <= limit and found.isprintable() and not set(found) & set('<>[]')
-            and found == ' '.join(found.split()))
+        and found == ' '.join(found.split()))
     assert clean(found, limit) == found
     found.encode('utf-8')  # lone surrogates are gone
 
-
 @given(st.lists(st.tuples(text, st.deferred(lambda: st.sampled_from(levels))), max_size=12),
-       st.integers(4, 300), st.integers(4, 80), st.booleans())
+    st.integers(4, 300), st.integers(4, 80), st.booleans())
 @quick
 def test_tips_keep_the_budget(tips, budget, each, faithful):
     library = Library()
@@ -51,11 +49,10 @@ def test_tips_keep_the_budget(tips, budget, each, faithful):
     if not faithful:
         assert all(len(line) <= each + len('Avoid: ') for line in found.splitlines()) and '\n\n' not in found
 
-
 # ---- clusters
 
 @given(st.lists(st.sampled_from(['a'*20, 'a'*19 + 'b', 'a'*10 + 'b'*10, 'b'*20, 'c'*20, '']), max_size=20),
-       st.integers(1, 3))
+    st.integers(1, 3))
 @quick
 def test_clusters_follow_the_rule(texts, limit):
     places, model = Clusters(limit, signature=lambda text: ''), []  # model: [text, members]
@@ -69,18 +66,9 @@ def test_clusters_follow_the_rule(texts, limit):
         assert [[c.text, c.members] for c in places.all.values()] == model
         assert sum(map(len, places.index.values())) == len(places) <= limit
 
-
-def test_ghosts_of_the_release_grow_without_limit():
-    sound, released = Clusters(limit=2), Clusters(limit=2, faithful=True)
-    for i in range(30):
-        for places in (sound, released): places.place(f'place {i*1111}', 'task')
-    assert (len(sound.index), len(released.index)) == (2, 30) and len(released) == 2
-
-
 def test_tasks_do_not_share_places():
     places = Clusters()
     assert places.place('hall', 'clean')[0] is not places.place('hall', 'cook')[0] and places.find('hall') is None
-
 
 # ---- admission
 
@@ -101,7 +89,6 @@ def test_admission_against_a_loop(offers, room):
         library.admit(said, 'method', score)
         assert [[t.content, t.score] for t in library.tips] == model
 
-
 @given(st.lists(st.lists(any_episode, max_size=8), max_size=4), st.booleans())
 @quick
 def test_a_library_is_bounded_and_comes_back_whole(batches, faithful):
@@ -114,7 +101,7 @@ def test_a_library_is_bounded_and_comes_back_whole(batches, faithful):
                 golden, warning = library.retrieve(turn.observation)
                 assert len(golden) <= 2 and len(warning) <= 1
         assert all(sum(t.level == level for t in library.tips) <= library.room[zone] for zone, some in zones.items()
-                   for level in some)
+            for level in some)
         assert len(library.clusters) <= 2 and len({t.id for t in library.tips}) == len(library)
         if not faithful: assert {t.where for t in library.tips} <= {None, *library.clusters.all}
         twin = Library(golden=3, warning=2, clusters=2, warm_up=0, least=1, faithful=faithful)
@@ -123,30 +110,26 @@ def test_a_library_is_bounded_and_comes_back_whole(batches, faithful):
         # and goes on alike
         assert twin.evolve(batches[0]) == library.evolve(batches[0]) and twin.state() == library.state()
 
-
 @pytest.mark.parametrize('limits', [(10, 5), (3, 1), (0, 0)])
 def test_rate_limits(limits):
     words = [''.join(random.Random(i).choices('abcdefghijklmnopqrstuvwxyz', k=12)) for i in range(200)]
     won = [Episode([Turn(t, words[10*i + t], words[10*i + t + 5]) for t in range(4)], outcome=1.) for i in range(9)]
     lost = [Episode([Turn(t, words[100 + 10*i + t], words[100 + 10*i + t + 5], invalid=True) for t in range(4)],
-                    outcome=0.) for i in range(9)]
+        outcome=0.) for i in range(9)]
     library = Library()
     library.evolve(won + lost, limits=limits)
     assert (len(library.zone('golden')), len(library.zone('warning'))) == limits
     assert library.evolve(won + lost, limits=(0, 0)) == dict(added=0, raised=0, rejected=0)
-
 
 def test_best_and_worst_are_read():
     library = Library()
     library.evolve([Episode([Turn(0, f'room {i}', f'{10**i}')], outcome=i/10) for i in range(10)], top=1, limits=(1, 1))
     assert [t.content for t in library.tips] == ['This led to success: 1000000000', 'This led to failure: 1']
 
-
 @given(any_episode)
 @quick
 def test_extraction_never_fails(e):
     for found in strategies(e) + failings(e): assert found.level in levels and found.content
-
 
 # ---- the wrapper
 
@@ -157,9 +140,8 @@ def test_the_wrapper_keeps_the_protocol():
     check_env(env)
     step, plain = env.reset(3), KeyDoor().reset(3)
     assert (step.observation == f'Tip: go on\n\n{plain.observation}' and bare(step.observation) == plain.observation
-            and step.info['state'] == plain.info['state'])
+        and step.info['state'] == plain.info['state'])
     assert env.clone().library is library and set(tuple('Tip Avoid'.split())) <= set(env.vocabulary())
-
 
 # ---- a writer that is killed
 
@@ -170,11 +152,10 @@ def write_on(path, done):
         library.step += 1
         for _ in range(4):
             library.admit(' '.join(random.choices('abcdefghijklmnopqrstuvwxyz0123456789', k=90)), random.choice(levels),
-                          random.random(), observation=str(random.random()))
+                random.random(), observation=str(random.random()))
         library.save(path)
         save_library({f'G{i}': f'{library.step} ' + 'x'*300 for i in range(60)}, Path(path).with_name('rules.json'))
         os.write(noted, f'{library.step}\n'.encode())
-
 
 @pytest.mark.xdist_group('forks')
 @pytest.mark.parametrize('kills', [10, pytest.param(30, marks=pytest.mark.slow)])  # each starts a process
@@ -194,14 +175,13 @@ def test_kills(tmp_path, kills):
         library, rules = Library().load(path), load_library(folder/'rules.json')
         assert safe <= library.step <= safe + 1  # nothing that was written is lost
         assert (safe <= int(rules['G0'].split()[0]) <= library.step and len(rules) == 60
-                and len(set(rules.values())) == 1)
+            and len(set(rules.values())) == 1)
         assert library.numbered >= len(library) > 0
         largest = max(largest, safe)
     assert largest > 1
 
-
 @pytest.mark.parametrize('content', ['', '[]', '{}', '{"schema": 1}', '{"schema": 99}', '{"schema": "1"}', 'null',
-                                     '{"schema": 1, "tips": [{"level": "x"}]}', '\x00'])
+    '{"schema": 1, "tips": [{"level": "x"}]}', '\x00'])
 def test_a_damaged_file_is_refused(tmp_path, content):
     path = tmp_path/'library.json'
     path.write_text(content)
@@ -210,7 +190,6 @@ def test_a_damaged_file_is_refused(tmp_path, content):
     before = library.state()
     with pytest.raises(ValueError, match='library.json'): library.load(path)
     assert library.state() == before
-
 
 # ---- in the trainer
 
@@ -225,7 +204,7 @@ def test_a_run_with_a_library_is_resumed(tmp_path):
         library = Library(warm_up=1, least=1)
         env = Experienced(Poor(), library)
         return train_small(tmp_path/folder, policy=small_policy(env), env=env, rollout=library.play,
-                           memory=library.memory, steps=4, **how), library
+            memory=library.memory, steps=4, **how), library
     whole, first = run('whole')
     rows = []
     run('cut', on_row=rows.append, should_stop=lambda: len(rows) == 2)
@@ -237,13 +216,12 @@ def test_a_run_with_a_library_is_resumed(tmp_path):
     episodes = whole.episodes(3)
     assert episodes.turns.tips.max() > 0 and whole.episodes(0).turns.tips.max() == 0  # nothing is shown in the warm-up
 
-
 # ---- Training-Free GRPO
 
-entries = st.lists(st.fixed_dictionaries(
-    {}, optional=dict(operation=st.sampled_from(['ADD', 'UPDATE', 'DELETE', 'NONE', 'update', None]),
-                      id=st.sampled_from(['G0', 'G1', 'G2', 'G9', '2', '3', '', None]),
-                      content=st.sampled_from(['', ' ', 'a', 'b', 'c', None]))), max_size=8)
+entries = st.lists(st.fixed_dictionaries({},
+    optional=dict(operation=st.sampled_from(['ADD', 'UPDATE', 'DELETE', 'NONE', 'update', None]), id=st.sampled_from(
+    ['G0', 'G1', 'G2', 'G9', '2', '3', '', None]), content=st.sampled_from(['', ' ', 'a', 'b', 'c', None]))),
+    max_size=8)
 
 @given(entries, st.integers(0, 3), st.booleans())
 @quick
@@ -265,7 +243,6 @@ def test_the_four_operations_against_a_loop(plan, size, faithful):
             counter += 1
     assert apply_plan(library, plan, faithful=faithful) == {f'G{i}': said for i, said in enumerate(texts)}
 
-
 @given(st.lists(any_episode, max_size=10), st.integers(0, 2))
 @quick
 def test_the_miner_takes_anything(episodes, groups):
@@ -274,8 +251,7 @@ def test_the_miner_takes_anything(episodes, groups):
     assert training_free(library, []) == library
     for g, members in undecided(episodes).items(): assert 0 < sum(e.outcome for e in members)/len(members) < 1
     for e in evidence(undecided(episodes)).values(): assert 0 <= e.consistent <= 1 and sum(e.did) > 0
-    assert render(library, 500).isprintable() or len(render(library, 500)) <= 500
-
+    assert len(render(library, 500)) <= 500
 
 def test_counts_against_a_loop():
     generator, houses = random.Random(1), KeyDoor()
@@ -296,7 +272,7 @@ def test_counts_against_a_loop():
         did, otherwise, turns = [0, 0], [0, 0], [0, 0]
         for members in groups.values():
             done = [[act for turn in m.turns for seen, act in patterns(turn.observation, turn.text, keydoor_names)
-                     if seen == o] for m in members]
+                if seen == o] for m in members]
             for m, some in zip(members, done):
                 if m.outcome: turns = [turns[0] + some.count(a), turns[1] + len(some)]
                 if some and any(a in other for other in done): (did if a in some else otherwise)[m.outcome < .5] += 1
@@ -305,26 +281,23 @@ def test_counts_against_a_loop():
     for said in library.values(): assert write_rule(read_rule(said)) == said
     assert {read_rule(said).action for said in library.values()} >= {'open chest'}
 
-
-replies = st.one_of(st.none(), st.integers(), st.binary(max_size=20), text, st.just('['*3000), st.just('{"a":'*2000),
-                    st.just('x'*50_000), st.just('[1e999, NaN]'),
-                    st.recursive(st.none() | st.integers() | text | st.just('<script>alert(1)</script><|im_end|>'),
-                                 lambda x: st.lists(x, max_size=4) | st.dictionaries(st.sampled_from(
-                                     ['operation', 'id', 'content', 'x']), x, max_size=4)).map(json.dumps))
+replies = st.one_of(st.none(), st.integers(), st.binary(max_size=20),
+    text, st.just('['*3000), st.just('{"a":'*2000), st.just('x'*50_000), st.just('[1e999, NaN]'), st.recursive(st.none()
+    | st.integers() | text | st.just('<script>alert(1)</script><|im_end|>'), lambda x: st.lists(x, max_size=4)
+    | st.dictionaries(st.sampled_from(['operation', 'id', 'content', 'x']), x, max_size=4)).map(json.dumps))
 
 @given(st.lists(replies, min_size=1, max_size=4), st.integers(0, 10**6))
 @quick
 def test_a_model_may_answer_anything(answers, seed):
     generator = random.Random(seed)
     won, lost = (Episode([Turn(0, 'You are in a1. Key a1.', action)], outcome=x)
-                 for action, x in (('take key', 1.), ('go north', 0.)))
+        for action, x in (('take key', 1.), ('go north', 0.)))
     before = dict(G0='old', G1='older')
     library = training_free(before, [won, lost], lambda messages: generator.choice(answers))
     assert (list(library) == [f'G{i}' for i in range(len(library))] and len(library) <= 64
-            and before == dict(G0='old', G1='older'))
+        and before == dict(G0='old', G1='older'))
     for said in library.values():
         assert isinstance(said, str) and len(said) <= 400 and said.isprintable() and not set(said) & set('<>[]')
-
 
 def test_three_tries_then_the_other_form():
     heard = []
@@ -334,10 +307,9 @@ def test_three_tries_then_the_other_form():
     assert asked(ask, [], lambda reply: check_texts(read_json(reply, list)), 'other') == ['x'] and len(heard) == 3
     heard.clear()
     assert (asked(lambda m: heard.append(m) or 'no', [], lambda reply: read_json(reply, list), 'other') == 'other'
-            and len(heard) == 3)
+        and len(heard) == 3)
     def stop(messages): raise KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt): asked(stop, [], str, 'other')  # Ctrl-C is no reply
-
 
 def test_material_is_marked_as_material():
     heard = []
@@ -350,12 +322,10 @@ def test_material_is_marked_as_material():
     assert heard and all([m['role'] for m in messages] == ['system', 'user'] for messages in heard)
     assert all('<|' not in m['content'] and len(m['content']) < 25_000 for messages in heard for m in messages)
 
-
-@pytest.mark.parametrize('plan', [None, 3, {}, [[]], [dict(operation='RUN', content='x')], [dict(content=1)],
-                                  [dict(id=2, content='x')], [{}]*33])
+@pytest.mark.parametrize('plan',
+    [None, 3, {}, [[]], [dict(operation='RUN', content='x')], [dict(content=1)], [dict(id=2, content='x')], [{}]*33])
 def test_a_plan_is_checked(plan):
     with pytest.raises(ValueError): check_plan(plan)
-
 
 def test_rules_act_through_the_wrapper():
     rule = 'After "You are in A. Key A." do "take key" (won 9, lost 1; otherwise won 0, lost 5)'
@@ -366,18 +336,12 @@ def test_rules_act_through_the_wrapper():
     assert 'You hold the key.' in env.step('go nowhere').observation
     assert advice([read_rule(rule)], '') is None
 
-
 def test_refused_advice_is_not_repeated():
     env = Advised(KeyDoor(), dict(G0='After "You are in A." do "open chest" (won 9, lost 1; otherwise won 0, lost 5)'))
     way = env.reset(0) and env.expert()
     first, second = env.step(way), env.step(way)
     assert (first.info['invalid'] and first.info['columns'] == dict(advised=1.) and not second.info['invalid']
-            and second.info['columns'] == dict(advised=0.))
-
-
-def test_likeness_is_bounded():
-    assert 0 <= likeness('x'*10**5, 'y'*10**5) <= 1 and likeness('', '') == 1.
-
+        and second.info['columns'] == dict(advised=0.))
 
 # ---- a policy that reads
 
@@ -389,9 +353,7 @@ def chance(policy, world, seed, action):
     turn = Turn(0, '', action, policy.chat.first(world.reset(seed).observation), said, *[[0.]*len(said)]*2)
     return policy.logprobs(Batch.from_episodes([Episode([turn])]))[0].sum().item()
 
-
 def test_slea_start_reads():
-    "After a few updates with tips a named action is likelier than it was, and than behind a tip that names another."
     policy = tiny_policy(Tipped(house), steps=60, episodes=16, pool=256, noise=.2, progress=False)
     def told(action):
         library = Library(warm_up=0, least=1)
@@ -401,7 +363,6 @@ def test_slea_start_reads():
     x, y = house.reset(7).info['legal'][:2]
     odds = {one: chance(policy, told(one), 7, x) - chance(policy, told(one), 7, y) for one in (x, y)}
     assert odds[x] > odds[y] + .2
-
 
 def test_slea_tips_are_right_and_wrong():
     "A share of 1 names the expert's action at every turn, a share of 0 what is drawn; without tips nothing is said."
@@ -420,11 +381,9 @@ def test_slea_tips_are_right_and_wrong():
     assert not all(named(right=0., shown=1.)) and named() == named()
     with pytest.raises(ValueError, match='right=2'): Tipped(house, right=2)
 
-
 RULES = {'G0': 'After "You are in A. Key A." do "take key" (won 9, lost 1; otherwise won 0, lost 5)'}
 
 def test_tf_grpo_rules_in_the_prompt():
-    "The rules stand before the first observation and nowhere else; without rules nothing does."
     policy = small_policy(Ruled(Paying(), RULES))
     def read(library):
         game, = play(policy, Ruled(Paying(), library), [0], max_tokens=2)
@@ -435,7 +394,6 @@ def test_tf_grpo_rules_in_the_prompt():
     x, world = 'go east', Ruled(Paying(), RULES)
     assert chance(policy, world, 0, x) != chance(policy, Ruled(Paying(), {}), 0, x)
     assert policy.tokenizer.unk_token_id not in policy.chat.text_ids(render(RULES))
-
 
 def test_tf_grpo_demonstrators_obey():
     "What a rule says where it fits is done, if it can be; a demonstrator of another library does something else."

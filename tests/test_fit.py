@@ -15,12 +15,11 @@ from measured import measured_update, real_training, tensors_of
 
 ROOT = Path(__file__).resolve().parent.parent
 QWEN = dict(model_type='qwen2', hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4,
-            num_key_value_heads=2, vocab_size=2000, tie_word_embeddings=True, max_position_embeddings=1024)
+    num_key_value_heads=2, vocab_size=2000, tie_word_embeddings=True, max_position_embeddings=1024)
 SHAPES = dict(qwen2=QWEN, untied=QWEN | dict(tie_word_embeddings=False, vocab_size=500, num_hidden_layers=6),
-              qwen3=QWEN | dict(model_type='qwen3', head_dim=32, hidden_size=192, intermediate_size=512),
-              llama=QWEN | dict(model_type='llama', num_key_value_heads=4, vocab_size=6000))
+    qwen3=QWEN | dict(model_type='qwen3', head_dim=32, hidden_size=192, intermediate_size=512),
+    llama=QWEN | dict(model_type='llama', num_key_value_heads=4, vocab_size=6000))
 CPU = partial(Settings, dtype=torch.float32, precision='no', rows=4, fused=False)
-
 
 @pytest.fixture(autouse=True)
 def calm():
@@ -38,7 +37,7 @@ def real(config, dtype=torch.float32):
 def real_four_bit(config, dtype, folder):
     real(config, dtype).save_pretrained(folder)
     how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True,
-                             bnb_4bit_compute_dtype=dtype)
+        bnb_4bit_compute_dtype=dtype)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, quantization_config=how)
     # else a CPU packs the weights again, for inference alone
     for layer in model.modules(): layer.support_avx512bf16_for_cpu = False
@@ -51,9 +50,8 @@ def off_by(model, config, s):
     assert there == m.weights + m.adapter
     return (m.weights + m.adapter + m.phases['learning'])/peak
 
-@pytest.mark.parametrize('shape, lora, checkpointing, budget, length, said', [
-    ('qwen2', 0, False, 256, 64, .5), ('untied', 8, True, 512, 128, .25), ('qwen3', 8, False, 1024, 256, .5),
-    ('llama', 0, True, 512, 512, .9)])
+@pytest.mark.parametrize('shape, lora, checkpointing, budget, length, said', [('qwen2', 0, False, 256, 64, .5),
+    ('untied', 8, True, 512, 128, .25), ('qwen3', 8, False, 1024, 256, .5), ('llama', 0, True, 512, 512, .9)])
 def test_the_prediction_is_the_measured_peak(shape, lora, checkpointing, budget, length, said):
     s = CPU(lora=lora, checkpointing=checkpointing, budget=budget, length=length, said=said)
     assert off_by(real(SHAPES[shape]), SHAPES[shape], s) == pytest.approx(1, abs=.05)
@@ -92,7 +90,7 @@ def test_the_state_of_an_eight_bit_optimizer_is_exact():
     for p in training.weights.values(): p.grad = torch.zeros_like(p)
     optimizer.step()
     moments = sum(x.nbytes for state in optimizer.state.values() for name, x in state.items()
-                  if isinstance(x, torch.Tensor) and 'qmap' not in name)
+        if isinstance(x, torch.Tensor) and 'qmap' not in name)
     assert fit.step_on_paper(equipped(blank(QWEN, torch.float32), 8), s)[0] == moments
 
 @pytest.mark.parametrize('shape', SHAPES)
@@ -101,8 +99,8 @@ def test_the_cache_is_exact(shape):
     sampler.sample([[1, 2, 3]], 2)
     assert sampler.cache.token_bytes == fit.token_bytes(blank(SHAPES[shape], torch.float32))
 
-@pytest.mark.parametrize('name', ['Qwen/Qwen2.5-1.5B-Instruct', 'Qwen/Qwen3-0.6B', 'Qwen/Qwen3-8B',
-                                  'meta-llama/Llama-3.2-3B-Instruct'])
+@pytest.mark.parametrize('name',
+    ['Qwen/Qwen2.5-1.5B-Instruct', 'Qwen/Qwen3-0.6B', 'Qwen/Qwen3-8B', 'meta-llama/Llama-3.2-3B-Instruct'])
 def test_known_models_have_the_published_number_of_parameters(name):
     assert blank(name).num_parameters() == fit.KNOWN[name][1]
 
@@ -110,14 +108,14 @@ def test_two_layers_and_three_say_what_all_say():
     config = SHAPES['untied'] | dict(num_hidden_layers=9)
     for changes in (dict(lora=8), dict(lora=0, checkpointing=False), dict(lora=8, quantise=True)):
         s = CPU(**changes, budget=256, length=128)
-        assert fit.learning(fit.prepared(config,
-                                         s)[0], s) == fit.tally(fit.learn_on_paper(fit.prepared(config, s)[0], s))
+        assert fit.learning(fit.prepared(config, s)[0],
+            s) == fit.tally(fit.learn_on_paper(fit.prepared(config, s)[0], s))
 
 def test_peft_has_the_same_adapter():
     from peft import LoraConfig, get_peft_model
     theirs = get_peft_model(blank(QWEN), LoraConfig(r=8, target_modules='all-linear', task_type='CAUSAL_LM'))
     assert (bytes_of(p for p in theirs.parameters() if p.requires_grad)
-            == bytes_of(held(equipped(blank(QWEN), 8))['adapter']))
+        == bytes_of(held(equipped(blank(QWEN), 8))['adapter']))
 
 def test_what_is_proposed_fits_and_is_the_largest():
     found = fit.propose(QWEN, '1GB', ways=fit.WAYS[2:], length=1024, rows=16)
@@ -136,7 +134,7 @@ def test_a_run_that_does_not_fit_is_refused_before_it_begins():
 def test_bad_input_is_refused(monkeypatch):
     def unreachable(name, **how): raise OSError('no network')
     for wrong in (dict(lora=-1), dict(budget=0), dict(said=0.), dict(precision='fp16'), dict(quantise=True, lora=0),
-                  dict(rows=True)):
+            dict(rows=True)):
         with pytest.raises(ValueError): Settings(**wrong)
     with monkeypatch.context() as offline:
         offline.setattr('transformers.AutoConfig.from_pretrained', unreachable)

@@ -21,11 +21,9 @@ def together(ways, at, wrap=lambda env: env, **how):
     return play(policy, lambda: next(envs), list(range(2*len(ways))), max_tokens=2, **how)
 
 def good(episodes):
-    "The games beside them are whole."
     for e in episodes: assert (e.error, e.success, e.outcome, len(e.turns)) == (None, True, 1., 2)
 
 def written(episodes, folder):
-    "They fit into tables, into a file and into an estimator."
     batch = Batch.load(Batch.from_episodes(episodes).save(folder/'x.parquet'))
     assert len(batch) == len(episodes) and grpo(batch).isfinite().all()
 
@@ -36,7 +34,7 @@ def test_here(at, tmp_path):
     good(episodes[1::2])
     for way, bad in zip(WAYS, episodes[::2]):
         assert (bad.error and len(bad.error) < 3000 and bad.error.encode()
-                and len(bad.turns) == (at == 'step')), (way, bad)
+            and len(bad.turns) == (at == 'step')), (way, bad)
         written([bad], tmp_path)
     written(episodes, tmp_path)
 
@@ -57,7 +55,6 @@ def limit(env):
     return 1. if getattr(env, 'way', '') == 'sleeps' else 5.
 
 def isolated(ways, at, folder):
-    "A few at a time."
     for some in (ways[i:i + 4] for i in range(0, len(ways), 4)):
         episodes = together(some, at, lambda env: Isolated(env, limit=limit(env), start_limit=300.))
         good(episodes[1::2])
@@ -78,10 +75,10 @@ def test_numbers_of_other_libraries_are_numbers():
     step = Echo().reset(0)
     step.reward, step.done = dict(player=np.float32(.5)), np.bool_(False)
     step.info |= dict(cost=torch.tensor(2.), invalid=torch.tensor(True), success=dict(player=np.bool_(True)),
-                      columns=dict(mine=np.int64(3)))
+        columns=dict(mine=np.int64(3)))
     found = admit(step, ('player',))
     assert (found.reward, found.done, found.info['cost'], found.info['invalid'], found.info['success'],
-            found.info['columns']) == (dict(player=.5), False, 2., True, dict(player=True), dict(mine=3.))
+        found.info['columns']) == (dict(player=.5), False, 2., True, dict(player=True), dict(mine=3.))
     assert {type(x) for x in (found.done, found.info['invalid'], found.info['success']['player'])} == {bool} and {type(
         x) for x in (found.reward['player'], found.info['cost'], found.info['columns']['mine'])} == {float}
 

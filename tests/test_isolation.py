@@ -11,17 +11,16 @@ limit = .8
 pytestmark = pytest.mark.xdist_group('isolation')
 
 class Rogue(TextEnv):
-    "Does what the action says."
     def start(self, seed, task=None):
         if task == 'hang': time.sleep(1000)
         return f'Seed {seed}.'
     def turn(self, action):
         faults = dict(sleep=lambda: time.sleep(1000), loop=self.loop, regex=lambda: re.match('(a+)+$', 'a'*60 + 'b'),
-                      lock=lambda: ctypes.PyDLL(None).sleep(1000), deaf=self.deaf,
-                      error=lambda: 1/0, leave=lambda: sys.exit(5), vanish=lambda: os._exit(3),
-                      crash=lambda: os.kill(os.getpid(), signal.SIGSEGV),
-                      print=lambda: (print('x'*100_000), os.write(1, b'raw'), sys.stderr.write('y')),
-                      family=lambda: subprocess.Popen(['sleep', '1000']) and self.loop())
+            lock=lambda: ctypes.PyDLL(None).sleep(1000), deaf=self.deaf,
+            error=lambda: 1/0, leave=lambda: sys.exit(5), vanish=lambda: os._exit(3),
+            crash=lambda: os.kill(os.getpid(), signal.SIGSEGV),
+            print=lambda: (print('x'*100_000), os.write(1, b'raw'), sys.stderr.write('y')),
+            family=lambda: subprocess.Popen(['sleep', '1000']) and self.loop())
         faults.get(action, lambda: None)()
         gift = dict(unpicklable=lambda: None, big=b'x'*3_000_000, trap=Trap()).get(action)
         return f'{action} done', 0., False, dict(gift=gift)
@@ -32,7 +31,6 @@ class Rogue(TextEnv):
         self.loop()
 
 class Trap:
-    "Pickles, and cannot be loaded."
     def __reduce__(self): return (int, ('not a number',))
 
 @pytest.fixture(autouse=True)
@@ -212,7 +210,7 @@ def test_an_unpicklable_request_leaves_the_worker_well(rogue):
     assert rogue.reset(2).observation == 'Seed 2.'
 
 @pytest.mark.parametrize('options', [dict(limit=0), dict(limit=-1), dict(limit='5'), dict(limit=float('nan')),
-                                     dict(limit=float('inf')), dict(start_limit=0)])
+    dict(limit=float('inf')), dict(start_limit=0)])
 def test_bad_limits(options):
     with pytest.raises(ValueError, match='must be a number of seconds'): Isolated(KeyDoor(), **options)
     with pytest.raises(TypeError, match='takes an environment such as'): Isolated(KeyDoor)
@@ -258,13 +256,13 @@ print(*[env.worker.process.pid for env in envs], flush=True)
 ends = dict(killed='time.sleep(60)', exit='sys.exit()', abrupt='os._exit(1)', error='raise RuntimeError("expected")')
 
 @pytest.mark.parametrize('end, fault', [('killed', 'loop'), ('killed', 'regex'), ('killed', 'lock'), ('exit', 'deaf'),
-                                        ('abrupt', 'loop'), ('error', 'sleep')])
+    ('abrupt', 'loop'), ('error', 'sleep')])
 @pytest.mark.skipif(sys.platform != 'linux', reason='the lifeline needs Linux')
 def test_workers_die_with_their_parent(end, fault):
     here = os.path.dirname(os.path.abspath(__file__))
     code = program.format(path=[here, os.path.dirname(here), *sys.path], fault=fault, then=ends[end])
     with subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                          text=True) as parent:
+            text=True) as parent:
         workers = [int(word) for word in parent.stdout.readline().split()]
         assert len(workers) == 2
         if end == 'killed':
@@ -274,11 +272,10 @@ def test_workers_die_with_their_parent(end, fault):
     assert all(map(wait_until_gone, workers))
 
 def test_a_worker_starts_light():
-    "In .13 s on a free core: nothing large is imported."
     env = Isolated(KeyDoor(), limit=10)
     env.reset(0)
     assert not [part.path for part in psutil.Process(env.worker.process.pid).memory_maps() if 'torch' in part.path
-                or 'numpy' in part.path]
+        or 'numpy' in part.path]
     env.close()
 
 # ---- a worker that was taken over
@@ -290,7 +287,7 @@ def liar(*replies):
         def turn(self, action):
             import struct
             pipes = [int(name) for name in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{name}')
-                     and 'pipe' in os.readlink(f'/proc/self/fd/{name}')]
+                and 'pipe' in os.readlink(f'/proc/self/fd/{name}')]
             for pipe in pipes:
                 for reply in replies:
                     try: os.write(pipe, reply if isinstance(reply, bytes) else struct.pack('>Q', reply))
@@ -310,8 +307,7 @@ def framed(message): return len(message).to_bytes(8, 'big') + message
 def test_what_a_worker_says_is_data(tmp_path, what):
     "Whatever runs in there may write to the pipe; the parent reads no program, and not without end."
     replies = dict(pickle=framed(pickle.dumps(('result', Command(tmp_path/'ran')))), form=framed(b'["result"]'),
-                   nested=framed(b'[' * 10**6), long=2**62, noise=framed(os.urandom(1000)),
-                   names=framed(b'{"os": ["x"]}'))
+        nested=framed(b'[' * 10**6), long=2**62, noise=framed(os.urandom(1000)), names=framed(b'{"os": ["x"]}'))
     env = Isolated(liar(replies[what]), limit=5)
     env.reset(0)
     with pytest.raises(EnvError, match='cannot be read here'): env.step('go')
@@ -325,10 +321,10 @@ def test_numbers_of_numpy_come_back_as_numbers():
         def turn(self, action):
             import numpy as np
             return 'Well.', np.float32(.5), np.bool_(True), dict(success=np.bool_(True), cost=np.int64(3),
-                                                                 state=(np.int32(1), 'a'))
+                state=(np.int32(1), 'a'))
     env = Isolated(Numpy(), limit=10)
     env.reset(0)
     step = env.step('go')
     assert ((step.reward, step.done, step.info['cost'], step.info['state']) == (dict(player=.5), True, 3, (1, 'a'))
-            and type(step.info['success']) is bool)
+        and type(step.info['success']) is bool)
     env.close()

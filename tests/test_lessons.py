@@ -1,51 +1,43 @@
 """The course: a check that would accept an untouched notebook is found, the student edition has no solutions, and
 nobody's answers are overwritten. The folded solutions of a page are run."""
-import importlib.util
-import json
+import importlib.util, json
 import pytest
 import course
 from notebooks import ROOT, lessons, run
 
-
 def cell(source, kind='code'):
     return (dict(cell_type=kind, id=f'c{abs(hash(source)) % 10**8}', metadata={}, source=source)
-            | (dict(outputs=[], execution_count=None) if kind == 'code' else {}))
+        | (dict(outputs=[], execution_count=None) if kind == 'code' else {}))
 
 def lesson(check='assert answer == 4'):
     return dict(nbformat=4, nbformat_minor=5, metadata={}, cells=[cell('x = 2'),
         cell('#| exercise\nanswer = None # your number'), cell('#| solution\nif answer is None: answer = x*x'),
         cell('<details><summary>About the solution</summary>4</details>', 'markdown'), cell(f'#| check\n{check}')])
 
-
-@pytest.mark.parametrize('check, said',
-                         [('assert answer == 4', ''), ('assert True', 'passes on the untouched notebook'),
-                          ('assert answer == 5', 'AssertionError')])
+@pytest.mark.parametrize('check, said', [('assert answer == 4', ''),
+    ('assert True', 'passes on the untouched notebook'), ('assert answer == 5', 'AssertionError')])
 def test_a_check_must_fail_before_the_solution_and_pass_after_it(check, said, tmp_path):
     path = tmp_path/'lesson.ipynb'
     path.write_text(json.dumps(course.proved(lesson(check))))
     problem = run(path)
     assert said in problem and bool(said) == bool(problem)
 
-
 def page(solution, check='if four is not None: check_four(four)'):
     fold = f'<details><summary>Solution</summary>\n\n```python\n{solution}\n```\nThe sum.\n</details>'
     return dict(nbformat=4, nbformat_minor=5, metadata={}, cells=[cell('two = 2'), cell('four = None # your number'),
         cell(fold, 'markdown'), cell(f'def check_four(n): assert n == two + 2, n\n{check}'), cell('assert two == 2')])
 
-
 @pytest.mark.parametrize('solution, said', [('four = 2*two', ''), ('four = 5', 'AssertionError: 5'),
-                                            ('four = twice(2)', 'NameError'), ('four = None', 'its own solution')])
+    ('four = twice(2)', 'NameError'), ('four = None', 'its own solution')])
 def test_the_folded_code_is_run_and_looked_at(solution, said, tmp_path):
     path = tmp_path/'page.ipynb'
     path.write_text(json.dumps(course.solved(page(solution))))
     problem = run(path)
     assert said in problem and bool(said) == bool(problem)
 
-
 def test_a_solution_runs_also_where_nothing_looks_at_it():
     cells = course.solved(page('four = 4', check=''))['cells']
     assert [c['source'] for c in cells[5:]] == ['four = 4']
-
 
 def test_the_student_edition_has_no_solution():
     made = course.student(lesson())
@@ -53,22 +45,19 @@ def test_the_student_edition_has_no_solution():
     assert 'x*x' not in text and 'About the solution' not in text and 'your number' in text
     assert made['cells'][-1]['metadata'] == dict(tags=['raises-exception'])
 
-
 def test_no_lesson_tells_its_solutions(tmp_path):
-    "Of every lesson: no cell of the student edition has the text of a solution, and nothing in it was run."
     course.write(tmp_path)
     longest = []
     for path in lessons():
         ours = json.loads((ROOT/path).read_text(encoding='utf-8'))['cells']
         theirs = json.loads((tmp_path/path.name).read_text(encoding='utf-8'))['cells']
         lines = {line.strip() for c in ours if course.mark(c) == 'solution'
-                 for line in course.source(c).splitlines()[2:] if len(line.strip()) > 40}
+            for line in course.source(c).splitlines()[2:] if len(line.strip()) > 40}
         assert not any(line in course.source(c) for c in theirs for line in lines)
         longest += lines
         assert (not any(c.get('outputs') for c in theirs)
-                and sum(course.mark(c) == 'exercise' for c in theirs) >= course.EXERCISES)
+            and sum(course.mark(c) == 'exercise' for c in theirs) >= course.EXERCISES)
     assert len(longest) > 20
-
 
 def test_what_a_student_wrote_is_kept(tmp_path):
     course.write(tmp_path)
@@ -78,7 +67,6 @@ def test_what_a_student_wrote_is_kept(tmp_path):
     assert '= 7 #' in mine.read_text(encoding='utf-8') and sum(line.startswith('kept') for line in said) == 1
     course.write(tmp_path, again=True)
     assert '= 7 #' not in mine.read_text(encoding='utf-8')
-
 
 @pytest.fixture
 def first_cell(monkeypatch, tmp_path, capsys):
@@ -95,10 +83,8 @@ def first_cell(monkeypatch, tmp_path, capsys):
         return asked, capsys.readouterr().out
     return run
 
-
 def test_where_agentlab_is_there_the_first_cell_only_says_which(first_cell):
     assert first_cell('agentlab_rl-0.1.0-py3-none-any.whl', installed=True) == ([], 'agentlab from a clone\n')
-
 
 @pytest.mark.parametrize('files, below, wanted', [
     ((), '', 'agentlab-rl'),

@@ -1,7 +1,6 @@
 """Several minds: agents of two corpora under a planner, two levels of a player, a slow mind beside a fast one; each
 mechanism is switched off and something changes."""
-import copy
-import sys
+import copy, sys
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -26,47 +25,38 @@ Skilled, Understanding, any_skill, consult, drilled, names_only = (
     for name in ('Skilled', 'Understanding', 'any_skill', 'consult', 'drilled', 'names_only'))
 SMALL = dict(steps=1, groups=3, group_size=4, max_turns=16, test_tasks=0, checkpoint_every=1)
 
-
 def trained(tmp_path, recipe, policy, world, **changes):
-    "A run of one update on a copy of the policy; its row and its episodes."
     run = train(copy.deepcopy(policy), world, recipe(**SMALL | changes), tmp_path, progress=False)
     return run.rows()[0], run.episodes(0)
 
-
 def seats(batch): return {batch.labels['seat'][key] for key in batch.episodes.seat.tolist()}
-
 
 # ---- HierSearch
 
 def search(hops=2, **how):
-    return Agents(HopSearch(hops, results=4), **dict(sees=pages_alone, finishes=('answer',), script=consult, budget=3,
-                                                  report=minds.refined) | how)
-
+    return Agents(HopSearch(hops, results=4),
+        **dict(sees=pages_alone, finishes=('answer',), script=consult, budget=3, report=minds.refined) | how)
 
 @pytest.fixture(scope='module')
 def searchers():
     world = search(1)
     return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=30, episodes=8)
 
-
 def asks(env, generator): return consult(env, .3, generator)
 
-
 def test_hiersearch_plays_and_updates_one_level_after_the_other(searchers, tmp_path):
-    "First the agents under a script, then the planner over agents that are frozen."
     world, policy = searchers
     row, batch = trained(tmp_path/'agents', recipes.hiersearch, policy, world,
-                         rollout_args=dict(players=dict(planner=asks)))
+        rollout_args=dict(players=dict(planner=asks)))
     assert row['grad_norm'] > 0 and seats(batch) == {'executor'} and 0 <= row['reward'] <= 1
     frozen = Snapshot(copy.deepcopy(policy))
     before = {name: weight.clone() for name, weight in frozen.weights.items()}
     row, batch = trained(tmp_path/'planner', recipes.hiersearch, policy, world,
-                         rollout_args=dict(players=dict(executor=frozen)))
+        rollout_args=dict(players=dict(executor=frozen)))
     assert row['grad_norm'] > 0 and seats(batch) == {'planner'} and row['errands'] > 0
     assert all(torch.equal(weight, before[name]) for name, weight in frozen.weights.items())
     both = Batch.from_episodes(play_scored(policy, world, [0, 1], max_tokens=8, score=minds.hier_score))
     assert seats(both) == {'planner', 'executor'}  # without frozen players both levels would learn
-
 
 def errand(said, done='done Bora Tel', **how):
     "A planner's words, what both agents do, and the planner's next observation."
@@ -79,14 +69,12 @@ def errand(said, done='done Bora Tel', **how):
         step = world.step(done)
     return world, step
 
-
 @pytest.mark.parametrize('agent', ['local', 'web'])
 def test_hiersearch_an_agent_searches_its_own_corpus(agent):
     world, step = errand(f'do {agent} mentor {{}}')
     (_, calls), = world.heard
     found = {page.split()[1] for _, pages in calls for page in pages}
     assert found and found <= set(minds.corpora[agent])
-
 
 def test_hiersearch_both_agents_can_be_asked():
     world, step = errand('do both mentor {}')
@@ -95,9 +83,7 @@ def test_hiersearch_both_agents_can_be_asked():
     assert read[0] <= set(minds.corpora['local']) and read[1] <= set(minds.corpora['web'])
     assert errand('do nobody mentor {}')[1].info['invalid'] and errand('do web')[1].info['invalid']
 
-
 def test_hiersearch_the_planner_reads_what_the_refiner_kept():
-    "Without the refiner it reads the conclusion; another conclusion, other pages."
     (_, kept), (_, said) = errand('do both mentor {}'), errand('do both mentor {}', report=said_words)
     assert said.observation == 'Bora Tel.' != kept.observation and ' is ' in kept.observation
     eight = [f'The cousin of {name} is Mina Lam.' for name in 'Ada Bo Cy Dan Eva Finn Gus Hal'.split()]
@@ -107,11 +93,10 @@ def test_hiersearch_the_planner_reads_what_the_refiner_kept():
     assert [minds.most_like(rest, told) for told in (['Hal'], ['nobody'])] == [[eight[7]], [eight[0]]]
     assert minds.most_like(rest, ['Bo', 'Bo Hal', 'Hal Eva', 'Hal']) == [eight[7]]  # the other's conclusion counts
 
-
 def test_hiersearch_every_part_of_the_reward_counts():
     def worth(*said, late=(0.,), invalid=False):
         plans = [Turn(i, text=text, columns=dict(errand=1.) if text.startswith('do') else {}, invalid=invalid)
-                 for i, text in enumerate(said)]
+            for i, text in enumerate(said)]
         return minds.hier_score(dict(planner=Episode(plans, seat='planner', answer='Paris')), late)
     def agent(*said, right=0.):
         turns = [Turn(i, text=text, columns=dict(right=right)) for i, text in enumerate(said)]
@@ -126,26 +111,20 @@ def test_hiersearch_every_part_of_the_reward_counts():
     assert agent('search x', 'done x') == near(.1) and agent('done x') == agent('search x') == agent() == 0
     assert agent('search x', 'done x', 'search x', 'done x', right=.5) == .5
 
-
 LATE = 1., 1., 1., .2, .15, .1, .045, .03, .01
-
 
 # ---- HCSP
 
 SIDES = dict(first=any_skill, second=any_skill)
-
 
 @pytest.fixture(scope='module')
 def players():
     world = Skilled(Nim((2, 3)))
     return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=25, episodes=16)
 
-
 def league(**how): return partial(League, **dict(mirror=0., due=minds.settled, groups=3) | how)
 
-
 def test_hcsp_plays_and_updates(players, tmp_path):
-    "Stage three: both levels learn; stage two: planners alone."
     world, policy = players
     assert set(check_env(world).values()) == {'ok'}
     row, batch = trained(tmp_path/'three', recipes.hcsp, policy, world, memory=league())
@@ -155,7 +134,6 @@ def test_hcsp_plays_and_updates(players, tmp_path):
     row, batch = trained(tmp_path/'two', recipes.hcsp, policy, world, memory=league(), rollout_args=dict(frozen=skills))
     assert row['grad_norm'] > 0 and seats(batch) <= {'first', 'second'}
 
-
 def test_hcsp_stage_one_trains_skills_apart(players, tmp_path):
     "Paid for its own moves a skill learns something else than from the game."
     world, policy = players
@@ -163,7 +141,6 @@ def test_hcsp_stage_one_trains_skills_apart(players, tmp_path):
     row, batch = trained(tmp_path, recipes.ppo, policy, world, rollout=played, reward=drilled)
     assert row['grad_norm'] > 0 and seats(batch) == {'first skill', 'second skill'}
     assert drilled(batch).any() and not torch.equal(drilled(batch), batch.turns.reward)
-
 
 def test_hcsp_a_skill_makes_two_moves():
     "An option of one move would have the planner asked at every move."
@@ -177,8 +154,7 @@ def test_hcsp_a_skill_makes_two_moves():
         asked[length] = seen[:8]
     assert asked[1] == ['first', 'first skill', 'second', 'second skill']*2
     assert asked[2] == ['first', 'first skill', 'second', 'second skill', 'first skill', 'second skill', 'first',
-                        'first skill']
-
+        'first skill']
 
 def test_hcsp_frozen_skills_are_in_no_batch(players):
     world, policy = players
@@ -188,7 +164,6 @@ def test_hcsp_frozen_skills_are_in_no_batch(players):
     assert seats(Batch.from_episodes(levels(frozen=Snapshot(policy)))) == {'first', 'second'}
     against = levels(players=[dict(second=opponent)]*3, keep=True)
     assert {e.seat for e in against if e.source == 'opponent'} == {'second', 'second skill'}
-
 
 def test_hcsp_opponents_are_drawn_from_all_that_have_joined(players):
     "A best response joins when it has settled; with a rule that never says so the population stays as it was."
@@ -203,15 +178,12 @@ def test_hcsp_opponents_are_drawn_from_all_that_have_joined(players):
         other.restore(one.tensors())
         assert other.recent == one.recent and len(other.recent) == (1 if many > 1 else 7)
 
-
 def ends(rate): return next((n for n in range(1, 600) if minds.settled([rate(i) for i in range(n)])), None)
-
 
 def test_hcsp_when_a_best_response_ends():
     assert ends(lambda i: .95) == 50 and ends(lambda i: .5) == 501
     assert not minds.settled([.95*i/79 for i in range(80)])
     assert not minds.settled([.85, 1.]*40) and minds.settled([.85, 1.]*40, spread=.1)
-
 
 def test_hcsp_only_skills_are_held(players):
     world, policy = players
@@ -221,7 +193,6 @@ def test_hcsp_only_skills_are_held(players):
     skill = torch.tensor([batch.labels['seat'][key].endswith('skill') for key in batch.of_turn('seat').tolist()])
     assert torch.equal(kl > 0, skill[batch.action_turn]) and 0 < skill.sum() < len(skill)
 
-
 # ---- HLA
 
 def test_hla_plays_and_updates(tmp_path):
@@ -229,14 +200,12 @@ def test_hla_plays_and_updates(tmp_path):
     world = Understanding(Kitchen(orders=3, patience=26), delay=2)
     policy = tiny_policy(world, warm=False, progress=False)
     warm_start(policy, Understanding(Kitchen(orders=3, patience=26, split='demo'), delay=2), steps=15, episodes=8,
-               pool=80, noise=.3)
+        pool=80, noise=.3)
     row, batch = trained(tmp_path, recipes.grpo, policy, world, groups=6, group_size=6, max_turns=40)
     assert row['grad_norm'] > 0 and row['sampler_gap'] < 1e-3
 
-
 def orders(*of, patience=40):
     return dict(human=5, orders=[[at, soup, at + patience, hinted] for at, soup, hinted in of])
-
 
 def kitchen(task, **how):
     "A game that nobody else plays in, at its first call."
@@ -246,17 +215,14 @@ def kitchen(task, **how):
     world.env.put(1, 99, '', 'serve', 0)
     return world, step
 
-
 def served(task, **how):
     world, step = kitchen(task, **how)
     while not step.done: step = world.step(world.expert())
     return world.env.served
 
-
 def test_hla_an_answer_takes_its_ticks():
     task = orders((1, 'leek', True), (4, 'onion', False), patience=45)
     assert served(task, delay=0) == 2 > served(task, delay=60) == 1
-
 
 def test_hla_the_ratio_says_who_decides():
     three = [(-.5, .1), (-2., .5), (-1., .52)]
@@ -270,14 +236,12 @@ def test_hla_the_ratio_says_who_decides():
         world.until(10)
         assert next(macro for macro in chosen if macro != 'wait') == begun
 
-
 def test_hla_the_fast_mind_scores_what_is_possible_only():
     asked = []
     def model(kitchen, heard, macro):
         asked.append(macro in kitchen.possible())
         return names_only(kitchen, heard, macro)
     assert served(orders((1, 'leek', True)), model=model) == 1 and all(asked)
-
 
 def test_hla_raw_words_are_read_until_the_intent_is_there():
     heard = []
@@ -287,14 +251,12 @@ def test_hla_raw_words_are_read_until_the_intent_is_there():
     served(orders((1, 'leek', True)), model=model, delay=6)
     assert [text for i, text in enumerate(heard) if heard.index(text) == i] == ['', 'green', 'leek']
 
-
 def test_hla_an_overtaken_answer_is_dropped():
     late, in_time = orders((1, 'leek', True), (4, 'onion', True)), orders((1, 'leek', True), (30, 'onion', True))
     for task, intent in ((late, ''), (in_time, 'leek')):
         world, step = kitchen(task, delay=5)
         world.step('leek')
         assert world.intent == intent
-
 
 def test_hla_a_demand_ends_by_a_plan_or_after_fifteen():
     for answer, calls in (('none', 1), ('wait', 16)):
@@ -306,7 +268,6 @@ def test_hla_a_demand_ends_by_a_plan_or_after_fifteen():
             world.step(answer)
             many += 1
         assert many == calls and not world.demand
-
 
 def test_hla_a_macro_action_can_fail_and_be_interrupted():
     env = Kitchen()
@@ -321,7 +282,6 @@ def test_hla_a_macro_action_can_fail_and_be_interrupted():
     env.step('make leek')
     assert env.now == 9 and env.cooks[0][1:] == ('leek', '', 0)  # somebody spoke
 
-
 def test_hla_the_executor_walks():
     env = Kitchen()
     env.reset(0, orders((1, 'tomato', False), (99, 'leek', False)))
@@ -329,7 +289,6 @@ def test_hla_the_executor_walks():
     env.step('wait'), env.step('make tomato')
     assert env.cooks[0][:2] == (4, 'soup tomato')
     assert env.now > 5 and not env.step('serve').done and env.served == 1
-
 
 def test_a_kitchen_refuses_what_is_no_task():
     for task in ('soup', dict(orders=[]), dict(human=1, orders=[[1, 'cake', 9, False]])):

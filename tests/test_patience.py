@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from agentlab.patience import Budget, GaveUp, NotNow, Patience, Spent, retry_after, worth_again
 from agentlab.prompt.endpoint import Endpoint, EndpointError
 
-
 class Clock:
     "Time passes while somebody sleeps, and `each` seconds in every try."
     def __init__(self, each=0.): self.now, self.slept, self.each = 0., [], each
@@ -29,9 +28,8 @@ class Clock:
             raise NotNow('busy', after=afters.pop(0) if afters else None)
         return attempt
 
-
 @given(st.integers(1, 12), st.floats(0, 5), st.floats(0, 60), st.floats(0, 300), st.floats(0, 1), st.integers(0, 15),
-       st.lists(st.none() | st.floats(0, 100), max_size=15), st.integers(0, 9))
+    st.lists(st.none() | st.floats(0, 100), max_size=15), st.integers(0, 9))
 @settings(max_examples=200, deadline=None)
 def test_never_too_often_too_long_or_too_early(tries, wait, longest, total, jitter, fails, afters, seed):
     clock, again = Clock(each=.25), []
@@ -94,7 +92,6 @@ def test_no_budget(how):
 def test_no_patience(how):
     with pytest.raises(ValueError, match=next(iter(how))): Patience(**how)
 
-
 # ---- the endpoint
 
 @contextmanager
@@ -145,7 +142,7 @@ def test_an_address_that_cannot_work_is_not_tried_again():
 def test_what_a_server_does_not_count_is_counted_in_bytes():
     budget = Budget(tokens=10**6)
     with serving(answer('vier'), answer('vier', prompt_tokens=7, completion_tokens=2),
-                 (200, json.dumps(dict(choices=[dict(message=dict(content='vier'))], usage=[])), {})) as (url, _):
+            (200, json.dumps(dict(choices=[dict(message=dict(content='vier'))], usage=[])), {})) as (url, _):
         model = Endpoint(url, 'm', budget=budget, patience=Clock().plan(tries=1))
         assert model.answer(ASK) == ('vier', None) and len('Well?vier') < budget.paid < 200
         before = budget.paid

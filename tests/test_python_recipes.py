@@ -35,14 +35,14 @@ class Eager(PythonTool):
 def played(groups=4, size=8, seed=0, max_tokens=6, max_turns=64):
     env = Eager()
     return Batch.from_episodes(play(small_policy(env), env, range(groups), size, max_tokens=max_tokens,
-                                    max_turns=max_turns, seed=seed))
+        max_turns=max_turns, seed=seed))
 
 def sums(b, x): return torch.zeros(len(b), dtype=torch.float64).index_add(0, b.turns.episode, x.double())
 
 def short(name, out, env=None, resume=False, should_stop=None, **changes):
     env = env or Eager()
-    recipe = recipes.known[name](**dict(steps=2, groups=4, group_size=6, max_tokens=24, test_tasks=0,
-                                        checkpoint_every=1) | changes)
+    recipe = recipes.known[name](
+        **dict(steps=2, groups=4, group_size=6, max_tokens=24, test_tasks=0, checkpoint_every=1) | changes)
     return train(small_policy(env), env, recipe, out, resume=resume, should_stop=should_stop, progress=False)
 
 PACED = dict(n=4, count=4, most=6)
@@ -53,8 +53,8 @@ CHANGES = dict(roc=dict(curate=deferred(lambda: chain(keep_mixed, partial(roc, k
 def test_it_trains_on_a_tool(tmp_path, name):
     rows = short(name, tmp_path/'run', **CHANGES.get(name, {})).rows()
     assert ([row['skipped'] for row in rows] == [None]*2
-            and all(math.isfinite(row['loss']) and row['grad_norm'] > 1e-3 for row in rows)
-            and all(set(row) <= set(METRICS) for row in rows))
+        and all(math.isfinite(row['loss']) and row['grad_norm'] > 1e-3 for row in rows)
+        and all(set(row) <= set(METRICS) for row in rows))
 
 @pytest.mark.parametrize('name', ['roc', 'dart'])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, name):
@@ -64,15 +64,13 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, name):
     same_run(whole, short(name, tmp_path/'cut', resume=True, **changes))
 
 def test_roc_keeps_as_many_of_each_group_and_the_cleaner_successes():
-    """Over many batches: `keep` of every group that was mixed, both kinds in it, successes that are cleaner on
-    average; how unclean a failure is changes nothing."""
     before, after = [], []
     for seed in range(12):
         b = keep_mixed(played(groups=6, size=12, seed=seed))
         kept = roc(b, keep=6, seed=seed)
         groups, count = b.episodes.group.unique(return_counts=True)
         assert (count == 12).all() and torch.equal(torch.stack(kept.episodes.group.unique(return_counts=True)),
-                                                   torch.stack([groups, torch.full_like(groups, 6)]))
+            torch.stack([groups, torch.full_like(groups, 6)]))
         wins = torch.bincount(kept.episodes.group[kept.episodes.outcome > 0], minlength=6)[groups]
         assert ((wins > 0) & (wins < 6)).all()
         unclean = lambda b: torch.where(b.episodes.outcome > 0, roc_penalty(b), 1 + torch.arange(len(b)) % 5)
@@ -87,10 +85,8 @@ def test_a_group_too_small_to_choose_from_makes_no_update(tmp_path):
     assert rows[0]['skipped'].startswith('roc left none of') and rows[0]['episodes'] == 16
 
 def test_void_turns_are_counted_and_not_learned_from():
-    """The advantages are those of all episodes; the tokens of an episode with a void turn carry no weight; their
-    gradient is nothing."""
     training = trainer.Training(small_policy(Eager()), Eager(),
-                                recipes.simpletir(groups=4, group_size=8, max_tokens=6, test_tasks=0))
+        recipes.simpletir(groups=4, group_size=8, max_tokens=6, test_tasks=0))
     whole = trainer.collect(training, 0)
     batch, advantage, _ = trainer.prepare(training, whole, 0)
     void = sums(batch, batch.turns.void > 0) > 0
@@ -138,12 +134,11 @@ def test_dart_plays_as_its_tasks_need(tmp_path):
     assert min(sizes) < 6 == max(sizes) and again.longest.max() > 0
 
 def test_what_dr_bot_leaves_out():
-    "Three quarters of the groups, those that differ most; of them, who was cut short is only counted."
     b = played(groups=8, max_turns=3)
     left = recipes.dr_bot().curate(b)
     std = torch.stack([b.episodes.outcome[b.episodes.group == g].std() for g in range(8)])
     assert (sorted(left.episodes.group.unique().tolist())
-            == sorted(std.argsort(descending=True, stable=True)[:6].tolist()))
+        == sorted(std.argsort(descending=True, stable=True)[:6].tolist()))
     owner = left.rows.episode[left.tokens.row[left.actions]]
     assert left.episodes.truncated.any() and ((left.action('weight') == 0) == left.episodes.truncated[owner]).all()
 
@@ -152,20 +147,17 @@ def test_the_clips_are_those_of_the_papers():
     given = {name: arguments(r.objective) for name, r in made.items()}
     clips = {name: (given[name].get('low'), given[name].get('high'), r.kl_coef) for name, r in made.items()}
     assert clips == dict(roc=(.2, .28, 0), simpletir=(.2, .28, 0), dr_bot=(.2, .28, 0), spear_clip=(None, None, 0),
-                         dart=(.1, .28, .1))
+        dart=(.1, .28, .1))
     assert (made['roc'].objective.func is clip and made['roc'].group_size == 16 and made['simpletir'].max_turns == 5
-            and made['spear_clip'].objective is spear_clip)
-
+        and made['spear_clip'].objective is spear_clip)
 
 def test_the_command_line_leaves_a_recipe_its_numbers(tmp_path):
-    """`agentlab train --recipe roc --env python_tool`: 16 attempts as the recipe has it, 24 tokens as the
-    environment asks."""
     from agentlab import cli
     cli.train(recipe='roc', env='python_tool', model='untrained', steps=1, groups=2, test_tasks=0,
-              out=str(tmp_path/'run'))
+        out=str(tmp_path/'run'))
     facts = Run(tmp_path/'run').info['facts']['recipe']
     assert (facts['groups'], facts['group_size'], facts['max_tokens'], facts['lr']) == (2, 16, 24, 1e-3)
     cli.train(recipe='roc', env='python_tool', model='untrained', steps=1, groups=1, max_tokens=9, lr=.01, test_tasks=0,
-              out=str(tmp_path/'own'))
+        out=str(tmp_path/'own'))
     facts = Run(tmp_path/'own').info['facts']['recipe']
     assert (facts['max_tokens'], facts['lr']) == (9, .01)

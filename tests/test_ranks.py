@@ -23,7 +23,6 @@ CONFIG = small.ROOT/'assets'/'accelerate'/'two_cpus.yaml'
 # in every test run; the others with --slow
 OFTEN = ('grpo', 'ppo', 'replay', 'league', 'few', 'skip', 'outside', 'judged')
 
-
 # ---- processes
 
 def free_port():
@@ -36,7 +35,7 @@ def processes(function, *arguments, log, count=2):
     port, started = free_port(), []
     for i in range(count):
         place = dict(RANK=str(i), LOCAL_RANK=str(i), WORLD_SIZE=str(count), LOCAL_WORLD_SIZE=str(count),
-                     MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
+            MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
         started.append(small.fork(function, *arguments, log=f'{log}-{i}', **place))
     try: return [small.finish(p, f'{log}-{i}') for i, p in enumerate(started)]
     finally:
@@ -49,12 +48,11 @@ def launched(*arguments, seconds=240):
     "A command under `accelerate launch` with the configuration that the page names."
     line = [sys.executable, '-m', 'accelerate.commands.launch', '--config_file', str(CONFIG), *map(str, arguments)]
     place = os.environ | dict(OMP_NUM_THREADS='1',
-                              PYTHONPATH=os.pathsep.join([str(small.ROOT), str(small.ROOT/'tests')]))
+        PYTHONPATH=os.pathsep.join([str(small.ROOT), str(small.ROOT/'tests')]))
     ended = subprocess.run(line, env=place, capture_output=True, timeout=seconds)
     # with the carriage returns of a progress bar
     ended.stdout, ended.stderr = ended.stdout.decode(), ended.stderr.decode()
     return ended
-
 
 # ---- comparing
 
@@ -68,25 +66,27 @@ def near(one, two, name=''):
         for i, (x, y) in enumerate(zip(one, two)): near(x, y, f'{name} {i}')
     elif isinstance(one, float) and isinstance(two, float):
         assert (one == two or (math.isnan(one) and math.isnan(two))
-                or abs(one - two) <= 1e-5*max(1, abs(one))), (name, one, two)
+            or abs(one - two) <= 1e-5*max(1, abs(one))), (name, one, two)
     else: assert one == two, (name, one, two)
 
-def same_story(one, two, counted=True):
+def near_rows(one, two):
+    without = lambda run: [{k: v for k, v in row.items() if k != 'computed'} for row in facts(run)]
+    near(without(one), without(two))  # `computed` counts the padding, and each process pads its own share
+    near(one.tests(), two.tests())
+
+def same_story(one, two):
     "The same weights after every update, episodes, rows and tests; and something did move."
     one, two = Run(one), Run(two)
     assert one.steps() == two.steps() and len(one.rows()) == len(two.rows()) > 1
     for step in one.steps():
         a, b = one.episodes(step), two.episodes(step)
         for table, columns in dict(tokens=('id', 'row'), turns=('t', 'episode', 'origin', 'reward'),
-                                   episodes=('group', 'game', 'seat', 'outcome')).items():
+                episodes=('group', 'game', 'seat', 'outcome')).items():
             for column in columns:
                 assert torch.equal(getattr(a, table)[column], getattr(b, table)[column]), (step, table, column)
-    # padding: each process pads its own share
-    without = lambda rows: [{k: v for k, v in row.items() if k != 'computed'} for row in rows]
-    near(without(facts(one)), without(facts(two)))
-    near(one.tests(), two.tests())
+    near_rows(one, two)
     kept = [[torch.load(folder.folder/f'weights-{row["step"]}.pt') for row in one.rows()
-             if (folder.folder/f'weights-{row["step"]}.pt').exists()] for folder in (one, two)]
+        if (folder.folder/f'weights-{row["step"]}.pt').exists()] for folder in (one, two)]
     assert len(kept[0]) == len(kept[1]) > 1
     for before, after in zip(*kept):
         for name, x in before.items(): torch.testing.assert_close(after[name], x, rtol=0, atol=1e-5)
@@ -97,12 +97,10 @@ def agree(folder, count=2):
     held = [json.loads((Path(folder)/f'held-{i}.json').read_text()) for i in range(count)]
     assert held[0] and all(h == held[0] for h in held)
 
-
 # ---- the same run
 
 @pytest.fixture(scope='module')
 def alone(tmp_path_factory):
-    "A function that gives the folder of a story told by one process."
     folder, told = tmp_path_factory.mktemp('alone'), set()
     def get(name, **changes):
         if name not in told:
@@ -124,12 +122,11 @@ def test_two_processes_give_the_run_of_one(alone, two, name):
     agree(two/name)
 
 def test_the_stories_are_not_empty(two):
-    "What they are about does happen in them."
     rows = {name: Run(two/name).rows() for name in OFTEN}
     assert (rows['ppo'][-1]['value_loss'] > 0 and rows['replay'][-1]['replayed'] > .3
-            and rows['league'][-1]['snapshots'] == 2 and rows['grpo'][-1]['kl_reference'] > 0)
+        and rows['league'][-1]['snapshots'] == 2 and rows['grpo'][-1]['kl_reference'] > 0)
     assert ([row['skipped'] is None for row in rows['skip']] == [True, False, True]
-            and 'not finite' in rows['skip'][1]['skipped'])
+        and 'not finite' in rows['skip'][1]['skipped'])
     assert [test['step'] for test in Run(two/'grpo').tests()] == [0, 2]
     batch = Run(two/'few').episodes(0)
     assert len(batch) == 8 and rows['few'][0]['grad_norm'] > 0  # of which one episode was learned from, by one process
@@ -161,7 +158,6 @@ def test_three_processes(alone, tmp_path):
     for name in ('grpo', 'replay', 'league'):
         same_story(alone(name), tmp_path/name)
         agree(tmp_path/name, 3)
-
 
 # ---- what goes wrong in one process
 
@@ -198,9 +194,8 @@ def test_a_run_of_one_process_goes_on_with_two(alone, tmp_path):
     same_story(alone('killed'), tmp_path/'killed')
 
 def test_refused_alike_by_all_processes(two, tmp_path):
-    "Weights that differ, and a folder that holds a run: every process says so and none waits for the others."
     for function, folder, wanted in ((work.other_weights, tmp_path/'run', 'differ in the weights they begin with'),
-                                     (work.again, two, 'already holds a run')):
+            (work.again, two, 'already holds a run')):
         for status, said in processes(function, folder, log=tmp_path/wanted[:5]):
             assert status == 1 and wanted in said, said
     assert not (tmp_path/'run').exists()
@@ -211,26 +206,21 @@ def test_the_launcher_ends_all_when_one_fails(tmp_path):
     ended = launched(small.ROOT/'tests'/'ranks_work.py', 'one_fails', tmp_path/'run')
     assert ended.returncode != 0 and 'the house burned down' in ended.stderr and time.monotonic() - start < 100
 
-
 # ---- the command line
 
 def test_the_command_under_its_launcher(tmp_path):
     """`accelerate launch --config_file assets/accelerate/two_cpus.yaml -m agentlab train ...`, and the same without
     a launcher."""
     asked = ['train', '--recipe', 'grpo', '--env', 'keydoor', '--model', 'untrained', '--steps', '1', '--groups', '3',
-             '--group-size', '2', '--test-tasks', '3']
+        '--group-size', '2', '--test-tasks', '3']
     ended = launched('-m', 'agentlab', *asked, '--out', tmp_path/'two')
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert command([*asked, '--out', str(tmp_path/'one')]) == 0
     one, two = Run(tmp_path/'one'), Run(tmp_path/'two')
-    # padding: each process pads its own share
-    without = lambda rows: [{k: v for k, v in row.items() if k != 'computed'} for row in rows]
-    near(without(facts(one)), without(facts(two)))
-    near(one.tests(), two.tests())
+    near_rows(one, two)
     assert ended.stdout.count("greedy") == 2  # the first process alone says what came of it
     assert [len(run.rows()) for run in (one, two)] == [1, 1] and (two.folder/'policy'/'model.safetensors').exists()
     assert len(re.findall(r'grpo: 100%[^\r\n]*\n', ended.stderr)) == 1  # one bar was closed
-
 
 # ---- the parts
 
@@ -262,11 +252,9 @@ class Fake:
 
 @pytest.mark.parametrize('count', [1, 2, 3, 5, 9])
 def test_shares_add_up_to_the_whole(count):
-    "Each row is asked for once, whatever the number of processes; those without a row add nothing."
     policy = small_policy()
     batch = Batch.from_episodes([Episode([Turn(t, context_ids=[1]*(2 + i), ids=[5, 6][:1 + (i + t) % 2],
-                                               logps=[0.]*(1 + (i + t) % 2), entropies=[0.]*(1 + (i + t) % 2))
-                                          for t in range(2)], i, i) for i in range(5)])
+        logps=[0.]*(1 + (i + t) % 2), entropies=[0.]*(1 + (i + t) % 2)) for t in range(2)], i, i) for i in range(5)])
     whole, sums = policy.features(batch), []
     for rank in range(count):
         t = Fake(rank, count, sums)

@@ -16,7 +16,7 @@ from agentlab.policy import Completion, Policy, tiny_model, tiny_policy
 from agentlab.policy.core import Chat
 from agentlab.rollout import play
 from agentlab.train import Run, recipes, train
-from later import needs
+from later import needs, refuses
 from small import as_main, finish, fork
 
 needs('fastapi')
@@ -24,7 +24,6 @@ needs('uvicorn')
 needs('openai')
 needs('httpx')
 ASK = dict(messages=[dict(role='user', content='Guess a number from 1 to 16.')])
-
 
 def untrained(env): return tiny_policy(env, warm=False, progress=False)
 
@@ -34,6 +33,18 @@ def guesser(): return untrained(GuessNumber())
 def client(url, session, **how):
     from openai import OpenAI
     return OpenAI(base_url=f'{url}/s/{session.id}/v1', api_key='none', **dict(max_retries=0) | how)
+
+def asked(url, session, **how): return client(url, session).chat.completions.create(model='any', **ASK | how)
+
+def dial(url, path, body):
+    "A connection over which this request has gone; no client tidies the path."
+    host, port = url.removeprefix('http://').split(':')
+    line = socket.create_connection((host, int(port)), timeout=30)
+    line.sendall(f'POST {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n'
+        .encode())
+    try: line.sendall(body)
+    except (BrokenPipeError, ConnectionResetError): pass  # a long body is not read to its end
+    return line
 
 def play_as_client(speaks, env, seed, turns):
     "A loop that plays, with nothing of agentlab in it but the game: what it earned, and whether it won."
@@ -47,12 +58,10 @@ def play_as_client(speaks, env, seed, turns):
     return earned, bool(step.info.get('success'))
 
 def gradient(policy, batch):
-    "Gradient of a policy loss on a batch, all weights in one."
     policy.model.zero_grad()
     advantage, logp = torch.arange(len(batch.actions)) % 3 - 1. + grpo(batch).float(), policy.forward(batch)[0]
     (advantage*(logp - batch.action('sampler_logp')).exp()).sum().backward()
     return torch.cat([p.grad.flatten() for p in policy.model.parameters()])
-
 
 # ---- the same as a rollout
 
@@ -73,16 +82,12 @@ def test_a_client_in_a_loop_gives_what_a_rollout_gives(env):
     for table in 'episodes', 'rows', 'turns', 'tokens':
         one, other = getattr(served, table), getattr(played, table)
         known = set(one.columns) - {'state', 'final', 'truncated', 'invalid', 'cut', 'reward', 'answer', 'milestone'}
-        for name in known:
-            assert torch.equal(one[name].nan_to_num(), other[name].nan_to_num()), f'{table}.{name}'
+        for name in known: assert torch.equal(one[name].nan_to_num(), other[name].nan_to_num()), f'{table}.{name}'
     assert served.turns.reward.sum() == played.turns.reward.sum()
     assert torch.equal(gradient(policy, served), gradient(policy, played))
-    gap = (policy.logprobs(served)[0] - served.action('sampler_logp')).abs()
-    assert gap.max() < 1e-4
-
+    assert (policy.logprobs(served)[0] - served.action('sampler_logp')).abs().max() < 1e-4
 
 def test_a_hundred_conversations_at_once(guesser):
-    "Each has the ids that it has alone, and every answer went to who had asked."
     import httpx
     hub, games = Hub(guesser, max_tokens=4, temperature=1., seed=9), 100
     async def converse(http, one):
@@ -117,7 +122,6 @@ def test_a_hundred_conversations_at_once(guesser):
     batch = Batch.from_episodes(episodes)
     assert (guesser.logprobs(batch)[0] - batch.action('sampler_logp')).abs().max() < 1e-4
 
-
 # ---- clients that go wrong
 
 class Waiting:
@@ -136,18 +140,13 @@ def until(condition):
 
 @pytest.mark.parametrize('comes_back', [False, True])
 def test_a_client_that_disconnects_in_mid_request(guesser, comes_back):
-    """What nobody has read is not in the episode; a client that asks again gets the answer that was sampled, and
-    nothing is sampled twice."""
     import httpx
     waiting = Waiting(guesser.sampler())
     hub = Hub(guesser, waiting, max_tokens=4, temperature=1.)
     body, path = json.dumps(ASK).encode(), '/s/{}/v1/chat/completions'
     with serving(hub) as url:
         one, other = hub.open(), hub.open()
-        host, port = url.removeprefix('http://').split(':')
-        with socket.create_connection((host, int(port))) as line:
-            line.sendall(f'POST {path.format(one.id)} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n'
-                         .encode() + body)
+        with dial(url, path.format(one.id), body):
             assert waiting.begun.wait(30)
         time.sleep(.2)  # the server hears of it
         waiting.go.set()
@@ -155,10 +154,9 @@ def test_a_client_that_disconnects_in_mid_request(guesser, comes_back):
         if comes_back:
             again = httpx.post(url + path.format(one.id), content=body, headers={'x-stainless-retry-count': '1'})
             assert again.json()['choices'][0]['message'] == one.talk.windows[0].heard[0].message
-        assert client(url, other).chat.completions.create(model='any', **ASK).choices
+        assert asked(url, other).choices
         ends = [hub.end(x.id, 1.) for x in (one, other)]
     assert [len(e.turns) for e in ends] == [int(comes_back), 1] and one.talk.calls == 0
-
 
 def test_a_connection_rests_while_a_tool_works(guesser):
     "A server that closed it after 5 seconds, uvicorn's own limit, would reset the next request of the loop."
@@ -174,7 +172,6 @@ def test_a_connection_rests_while_a_tool_works(guesser):
         line.close()
     assert one.talk.calls == 2
 
-
 def test_a_request_that_is_repeated_while_it_is_carried_out_is_one(guesser):
     waiting = Waiting(guesser.sampler())
     hub = Hub(guesser, waiting, max_tokens=4)
@@ -184,9 +181,8 @@ def test_a_request_that_is_repeated_while_it_is_carried_out_is_one(guesser):
     second = hub.ask(one.id, dict(ASK), 'key')  # no retry: the program wants another answer
     waiting.go.set()
     assert first.result().number == 0 and second.result().number == 1 and one.talk.calls == 2
-    assert len({id(h.window) for f in (first, second) for h in [f.result()]}) == 2
+    assert first.result().window is not second.result().window
     hub.close()
-
 
 def test_a_session_without_an_end_is_an_error_and_keeps_nobody_waiting(guesser):
     hub = Hub(guesser, max_tokens=4, group_size=2, patience=.5)
@@ -201,33 +197,28 @@ def test_a_session_without_an_end_is_an_error_and_keeps_nobody_waiting(guesser):
     assert hub.open(task='b').group == 2 and hub.live == 1  # no late member of a group that is gone
     hub.close()
 
-
 def test_settings_of_a_client_are_kept_and_the_recipe_rules(guesser):
     for temperature, wanted, replaced in ((None, '0', 'seed'), (1., '1.0', 'temperature, top_p, seed')):
         hub = Hub(guesser, max_tokens=4, temperature=temperature)
         with serving(hub) as url:
             one = hub.open()
             raw = client(url, one).chat.completions.with_raw_response.create(model='any', temperature=0, top_p=.5,
-                                                                            seed=1, max_tokens=2, **ASK)
+                seed=1, max_tokens=2, **ASK)
             assert (raw.headers['x-agentlab-temperature'], raw.headers['x-agentlab-replaced']) == (wanted, replaced)
             turn, = hub.end(one.id).turns
         assert len(turn.ids) <= 2 and turn.columns['temperature'] == 0.
 
-
 DEEP = '{"messages":' + '['*100_000 + ']'*100_000 + '}'
 CHAT = '/s/{id}/v1/chat/completions'
-HOSTILE = [  # path, body, status
-    (CHAT, b'x'*(2**22 + 1), 413), (CHAT, b'{"messages": [', 400), (CHAT, b'\xff\xfe', 400), (CHAT, DEEP.encode(), 400),
-    (CHAT, b'[]', 400), (CHAT, b'{"messages": NaN}', 400), (CHAT, b'{}', 400), (CHAT, b'null', 400),
-    (CHAT, b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400),
-    (CHAT, dict(messages='x'), 400), (CHAT, dict(messages=[7]), 400), (CHAT, dict(messages=[dict(role=['user'])]), 400),
-    (CHAT, dict(messages=[dict(role='user', content=7)]), 400), (CHAT, ASK | dict(evil=1), 400),
-    (CHAT, ASK | dict(stop=['']), 400), (CHAT, ASK | dict(stop=[7]), 400), (CHAT, ASK | dict(stop=['x']*17), 400),
-    (CHAT, ASK | dict(n=10**9), 400), (CHAT, ASK | dict(max_tokens=-1), 400),
-    (CHAT, ASK | dict(temperature=1e400), 400), (CHAT, ASK | dict(tools=[dict(function=dict(name=7))]), 400),
-    (CHAT, ASK | dict(tools=[dict(function=dict(name='a', parameters=dict(properties=[])))]), 400),
-    (CHAT, ASK | dict(tools=[dict(function=dict(name='a'))]*2), 400),
-    (CHAT, dict(messages=[dict(role='user', content='Guess ' * 5000)]), 400),
+BODIES = [b'{"messages": [', b'\xff\xfe', DEEP.encode(), b'[]',
+    b'{"messages": NaN}', b'{}', b'null', b'{"messages": [{"role": "user", "content": "\\ud800"}]}', dict(messages='x'),
+    dict(messages=[7]), dict(messages=[dict(role=['user'])]), dict(messages=[dict(role='user', content=7)]),
+    dict(messages=[dict(role='user', content='Guess ' * 5000)]),
+    *(ASK | bad for bad in (dict(evil=1), dict(stop=['']), dict(stop=[7]), dict(stop=['x']*17),
+    dict(n=10**9), dict(max_tokens=-1), dict(temperature=1e400), dict(tools=[dict(function=dict(name=7))]),
+    dict(tools=[dict(function=dict(name='a', parameters=dict(properties=[])))]),
+    dict(tools=[dict(function=dict(name='a'))]*2)))]
+HOSTILE = [*((CHAT, body, 400) for body in BODIES), (CHAT, b'x'*(2**22 + 1), 413),  # path, body, status
     ('/s/nobody/v1/chat/completions', ASK, 404), ('/s/%2e%2e%2f{id}/v1/chat/completions', ASK, 404),
     ('/s/{id}/../{id}/v1/chat/completions', ASK, 404), ('/s/{id}/v1/../../sessions', {}, 404), ('/docs', {}, 404),
     ('/s//v1/chat/completions', ASK, 404), ('/sessions', dict(task=1, seed=7), 400), ('/sessions', b'7', 400),
@@ -241,26 +232,19 @@ def test_a_hostile_client_gets_a_reason_and_costs_nobody_anything(guesser):
     hub = Hub(guesser, max_tokens=4, temperature=1.)
     with serving(hub) as url:
         one = hub.open()
-        host, port = url.removeprefix('http://').split(':')
         for path, body, status in HOSTILE:
             raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-            with socket.create_connection((host, int(port)), timeout=30) as line:  # no client tidies the path
-                line.sendall(f'POST {path.format(id=one.id)} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n'
-                             f'Content-Length: {len(raw)}\r\n\r\n'.encode())
-                try: line.sendall(raw)
-                except (BrokenPipeError, ConnectionResetError): pass  # it does not read a long body to its end
-                answer = line.recv(2000).decode()
+            with dial(url, path.format(id=one.id), raw) as line: answer = line.recv(2000).decode()
             assert answer.startswith(f'HTTP/1.1 {status}'), (path, raw[:80], answer)
         assert len(hub.sessions) == 1 and one.episode is None and one.talk.windows == []
-        assert client(url, one).chat.completions.create(model='any', **ASK).choices
+        assert asked(url, one).choices
         assert len(hub.end(one.id, 1.).turns) == 1
-        with pytest.raises(Exception, match='410'): client(url, one).chat.completions.create(model='any', **ASK)
-
+        with pytest.raises(Exception, match='410'): asked(url, one)
 
 def test_other_hosts_need_a_token(guesser):
     import httpx
     hub = Hub(guesser)
-    with pytest.raises(ValueError, match='--token'), serving(hub, host='0.0.0.0'): pass
+    with refuses('--token'), serving(hub, host='0.0.0.0'): pass
     with serving(hub) as url:  # a page of somebody else that found out the port
         assert httpx.post(f'{url}/sessions', headers=dict(Host='evil.example')).status_code == 403
         assert httpx.post(f'{url}/sessions', headers=dict(Host='localhost')).status_code == 200
@@ -271,7 +255,6 @@ def test_other_hosts_need_a_token(guesser):
             header = {b'Authorization': f'Bearer {key}'.encode()}
             assert httpx.get(f'{url}/s/{one.id}/v1/models', headers=header).status_code == status
 
-
 def test_more_sessions_than_there_may_be_are_refused(guesser):
     hub = Hub(guesser, most=2)
     for _ in range(2): hub.open()
@@ -280,7 +263,6 @@ def test_more_sessions_than_there_may_be_are_refused(guesser):
     hub.open()
     hub.close()
     with pytest.raises(Refused, match='no more'): hub.open()
-
 
 # ---- stop strings
 
@@ -292,15 +274,17 @@ class Recites:
         ids = self.ids[len(contexts[0]) - self.start:][:max_tokens]
         self.drawn += len(ids)
         return [Completion(ids, [float(-i) for i in ids], [.5]*len(ids), 'stop' if ids[-1] in stop else 'length',
-                           top_ids=[[i] for i in ids], top_logps=[[-1.] for _ in ids])]
+            top_ids=[[i] for i in ids], top_logps=[[-1.] for _ in ids])]
 
-@pytest.fixture(scope='module')
-def reader():
+def of_family(name, *words, **how):
     pytest.importorskip('trl')
     from families import tokenizer
-    one = tokenizer('qwen2_5')
-    one.add_tokens(['Thou', 'Action', 'Obser', 'vation: bo'])
-    return Policy(tiny_model(len(one), 4096, hidden=16, layers=1), one)
+    one = tokenizer(name)
+    one.add_tokens([*words])
+    return Policy(tiny_model(len(one), 4096, hidden=16, layers=1), one, chat=Chat(one, **how))
+
+@pytest.fixture(scope='module')
+def reader(): return of_family('qwen2_5', 'Thou', 'Action', 'Obser', 'vation: bo')
 
 SAYS = 'Thought: look it up.\nAction: search[Mina]\nObservation: born 1900 \u00e9\u20ac.\nObservation: done'
 
@@ -315,7 +299,6 @@ def test_an_answer_ends_with_the_token_that_completes_a_stop_string(reader, stop
     assert said.top_ids == [[i] for i in ids[:n]] and said.truncated_logprobs is None
     assert recites.drawn - n < piece
 
-
 @pytest.mark.parametrize('stop,calls', [('Observation:', 1), ('Mina', 0), ('</tool_call>', 0)])
 def test_a_call_counts_where_it_stands_before_the_stop_string(reader, stop, calls):
     said = 'Well. <tool_call>\n{"name": "search", "arguments": {"query": "Mina"}}\n</tool_call>\nObservation: x'
@@ -326,7 +309,6 @@ def test_a_call_counts_where_it_stands_before_the_stop_string(reader, stop, call
     assert len(heard.message.get('tool_calls', ())) == calls and heard.finish == ('tool_calls' if calls else 'stop')
     assert stop not in (heard.message['content'] or '')
 
-
 def test_stop_strings_over_http_streamed_and_not(guesser):
     "The stream never shows one; the ids begin like those without `stop`."
     hub, free = (Hub(guesser, max_tokens=16, temperature=1., seed=4) for _ in range(2))
@@ -334,16 +316,13 @@ def test_stop_strings_over_http_streamed_and_not(guesser):
     with serving(hub) as url:
         for i in range(8):
             one, whole = hub.open(place=(i, 0)), free.ask(free.open(place=(i, 0)).id, dict(ASK)).result().turn.ids
-            create = client(url, one).chat.completions.create
-            answer = create(model='any', stop=stop, **ASK)
-            pieces = create(model='any', stop='guess', stream=True, **ASK)
+            answer, pieces = asked(url, one, stop=stop), asked(url, one, stop='guess', stream=True)
             assert 'guess' not in ''.join(piece.choices[0].delta.content or '' for piece in pieces)
             assert one.talk.answered(0).turn.ids == whole[:answer.usage.completion_tokens]
             assert not any(s in answer.choices[0].message.content for s in stop)
             met += answer.usage.completion_tokens < len(whole)
     free.close()
     assert met > 3
-
 
 def test_rewards_on_the_way_land_in_their_turns(guesser):
     import httpx
@@ -359,7 +338,7 @@ def test_rewards_on_the_way_land_in_their_turns(guesser):
         assert pay(reward=1, turn=0).json() == dict(reward=1.) and pay(reward=-3, turn=0).json() == dict(reward=-2.)
         assert pay(reward=4, turn=answers[2]['id']).json() == dict(reward=4.)
         for body, why in ((dict(reward=1, turn=4), 'the latest is 3'), (dict(reward=True), 'a number'),
-                          (dict(reward=1, turn='x-0'), 'the id of its answer')):
+                (dict(reward=1, turn='x-0'), 'the id of its answer')):
             assert why in pay(**body).json()['error']['message']
         for pays in hub.reward, hub.end:
             with pytest.raises(Refused, match='give a number'): pays(one.id, float('nan'))
@@ -369,37 +348,32 @@ def test_rewards_on_the_way_land_in_their_turns(guesser):
     assert batch.turns.reward.tolist() == [-2., .5, 4., 8.5] and batch.turns['call'].tolist() == [0., 1., 2., 3.]
     assert batch.episodes.outcome.tolist() == [11.]
 
-
 @pytest.mark.parametrize('told', [{}, {'x-agentlab-state': 'hall'}])
 def test_states_of_a_served_agent_make_the_steps_of_gigpo(guesser, told):
     hub = Hub(guesser, max_tokens=4, temperature=1., group_size=2)
     with serving(hub) as url:
         for reward in 1., 0.:
             one = hub.open(task='find it')
-            for _ in range(2): client(url, one).chat.completions.create(model='any', extra_headers=told, **ASK)
+            for _ in range(2): asked(url, one, extra_headers=told)
             with pytest.raises(Refused, match='JSON'): hub.ask(one.id, dict(ASK, state={1, 2}))
             hub.end(one.id, reward)
     batch = Batch.from_episodes(hub.take())
     if told: assert set(batch.turns.state.tolist()) == {state_key('hall')} and not gigpo(batch).equal(grpo(batch))
     else:
-        with pytest.raises(ValueError, match='state'): gigpo(batch)
-
+        with refuses('state'): gigpo(batch)
 
 # ---- tools, and templates of known families
 
 @pytest.mark.parametrize('name', ['qwen2_5', 'llama3'])  # one knows tools, one does not
 def test_tools_are_told_called_and_answered(name):
-    pytest.importorskip('trl')
-    from families import tokenizer
-    one = tokenizer(name)
-    policy = Policy(tiny_model(len(one), 4096, hidden=16, layers=1), one)
+    policy = of_family(name)
+    one = policy.tokenizer
     talk, tools = Conversations(policy), [dict(type='function', function=dict(name='search', parameters=dict(
         type='object', properties=dict(query=dict(type='string')))))]
     def say(text, messages):
         asked = talk.ask(messages, tools)
         ids = one.encode(text, add_special_tokens=False) + [policy.end_id]
-        context = asked.context
-        return context, talk.hear(asked, Completion(ids, [-1.]*len(ids), [.1]*len(ids), 'stop'))
+        return asked.context, talk.hear(asked, Completion(ids, [-1.]*len(ids), [.1]*len(ids), 'stop'))
     messages = [dict(role='system', content='Be brief.'), dict(role='user', content='Who?')]
     context, heard = say('<tool_call>\n{"name": "search", "arguments":  {"query": "Tel"}}\n</tool_call>', messages)
     assert '"search"' in one.decode(context) and 'Be brief.' in one.decode(context)
@@ -411,7 +385,7 @@ def test_tools_are_told_called_and_answered(name):
     _, second = say('Mina.', messages)
     assert second.message['content'] == 'Mina.' and second.window is heard.window
     assert one.decode(heard.turn.ids) in one.decode(second.window.ids)  # two spaces, as they were said
-    assert second.turn.context_ids.count(policy.end_id) == (1 if name == 'qwen2_5' else 1)
+    assert second.turn.context_ids.count(policy.end_id) == 1
     other = [messages[0], messages[1], dict(heard.message, content='Well.'), *messages[3:]]
     _, third = say('No.', other)  # another history: written anew
     assert third.window is not heard.window and 'search' in one.decode(third.turn.context_ids[-150:])
@@ -425,13 +399,9 @@ def ended(policy, talk):
     hub.close()
     return hub, one, 'done'
 
-
 def test_a_template_that_rewrites_thoughts_begins_a_window():
-    pytest.importorskip('trl')
-    from families import tokenizer
-    one = tokenizer('qwen3')
-    policy = Policy(tiny_model(len(one), 4096, hidden=16, layers=1), one, chat=Chat(one, rewrites='window'))
-    talk, messages = Conversations(policy), []
+    policy = of_family('qwen3', rewrites='window')
+    one, talk, messages = policy.tokenizer, Conversations(policy), []
     for text in 'Go', 'On':
         messages.append(dict(role='user', content=text))
         asked = talk.ask(messages)
@@ -441,13 +411,9 @@ def test_a_template_that_rewrites_thoughts_begins_a_window():
     assert 'Why?' not in one.decode(context) and 'Because.' in one.decode(context)
     assert [t.window for t in talk.turns()] == [0, 1]
 
-
 # ---- programs
 
-def sleeper(base_url, task): time.sleep(task)
-
 def test_programs_that_fail_end_their_own_episode_only(guesser, tmp_path):
-    "One overruns its limit and asks on, one reports its reward itself, one never does."
     import httpx
     late = []
     def agent(url, task):
@@ -459,12 +425,10 @@ def test_programs_that_fail_end_their_own_episode_only(guesser, tmp_path):
         if task == 'own': httpx.post(f'{url.removesuffix("/v1")}/end', json=dict(reward=.5, success=True), **http)
         if task == 'last': time.sleep(3.5)  # the endpoint outlives the slow one
     program = AgentProgram(agent, ['x'], limit=2., workers=4)
-    program.limit = 2.
     episodes = play(guesser, program, range(3), tasks=['slow', 'own', 'silent'], max_tokens=4)
     assert 'has not returned after 2.0 s' in episodes[0].error and len(episodes[0].turns) == 1
     assert (episodes[1].error, episodes[1].outcome, episodes[1].success) == (None, .5, True)
     assert 'without a reward' in episodes[2].error
-
 
 def test_a_command_is_killed_with_what_it_started(guesser, tmp_path):
     note = tmp_path/'pid'
@@ -480,7 +444,6 @@ def _alive(pid):
     except FileNotFoundError: return False
     return state != 'Z'
 
-
 def test_a_sampler_that_fails_ends_the_run(guesser):
     class Broken:
         def sample(self, *arguments, **how): raise FloatingPointError('diverged')
@@ -490,21 +453,18 @@ def test_a_sampler_that_fails_ends_the_run(guesser):
     with pytest.raises(FloatingPointError, match='diverged'):
         play(guesser, AgentProgram(agent, ['x'], lambda t, a: 1.), range(3), sampler=Broken())
 
-
 @pytest.mark.parametrize('how,error', [
     (dict(agent='python x'), 'list of words'), (dict(tasks=[]), 'at least one task'), (dict(limit=0), 'above 0')])
 def test_a_program_that_cannot_be_played_is_refused(how, error):
-    with pytest.raises(ValueError, match=error): AgentProgram(**dict(agent=print, tasks=['x']) | how)
-
+    with refuses(error): AgentProgram(**dict(agent=print, tasks=['x']) | how)
 
 def test_tests_of_a_program_need_tasks(guesser, tmp_path):
     program = AgentProgram(lambda url, task: task, [1, 2], reward=lambda task, answer: answer, held_out=[3, 4])
     assert program.tasks('test', 2) == [3, 4] and {program.task(i) for i in range(20)} == {1, 2}
-    with pytest.raises(ValueError, match='held_out has 2'): program.tasks('test', 3)
-    with pytest.raises(ValueError, match='token_budget'): play(guesser, program, [0], token_budget=9)
+    with refuses('held_out has 2'): program.tasks('test', 3)
+    with refuses('token_budget'): play(guesser, program, [0], token_budget=9)
     with pytest.raises(TypeError, match='is a program'):
         train(untrained(GuessNumber()), program, recipes.arpo(steps=1, test_tasks=0), tmp_path/'run', progress=False)
-
 
 # ---- agents that somebody else has started
 
@@ -519,9 +479,8 @@ def test_waiting_for_agents_is_bounded_and_a_group_of_one_is_said(guesser):
         assert [(e.group, e.game) for e in played] == [(0, 0), (0, 1)]
         for _ in range(2): hub.end(hub.open().id, 1.)
         with pytest.warns(UserWarning, match='2 of 2 groups hold one episode'): play(guesser, agents, range(2), **how)
-        with pytest.raises(ValueError, match='group_size=3'): play(guesser, agents, range(2), group_size=3)
-        with pytest.raises(ValueError, match='test_tasks=0'): agents.tasks('test', 3)
-
+        with refuses('group_size=3'): play(guesser, agents, range(2), group_size=3)
+        with refuses('test_tasks=0'): agents.tasks('test', 3)
 
 # ---- the command
 
@@ -530,8 +489,9 @@ def test_waiting_for_agents_is_bounded_and_a_group_of_one_is_said(guesser):
 def test_the_command_keeps_what_was_said_when_it_is_stopped(tmp_path, sign):
     import httpx
     out, log = tmp_path/'served', tmp_path/'log'
-    server = fork(as_main, ['serve', '--model', 'untrained', '--env', 'guess', '--port', '0', '--out', str(out),
-                            '--max-tokens', '4'], str(tmp_path/'errors'), log=log, folder=tmp_path)
+    server = fork(as_main,
+        ['serve', '--model', 'untrained', '--env', 'guess', '--port', '0', '--out', str(out), '--max-tokens', '4'],
+        str(tmp_path/'errors'), log=log, folder=tmp_path)
     try:
         until = time.monotonic() + 100
         while '\n' not in (log.read_text() if log.exists() else '') and time.monotonic() < until: time.sleep(.02)
@@ -548,7 +508,6 @@ def test_the_command_keeps_what_was_said_when_it_is_stopped(tmp_path, sign):
     assert sorted(x for b in batches for x in b.episodes.outcome.tolist()) == [0., 1.]
     assert sum(int((b.episodes.error != -1).sum()) for b in batches) == 1 and all(b.labels['token'] for b in batches)
 
-
 @pytest.mark.parametrize('how,error', [
     (dict(port=70000), 'port=70000'), (dict(max_tokens=0), 'max_tokens=0'), (dict(host='0.0.0.0'), '--token'),
     (dict(vllm='http://127.0.0.1:9'), 'does not answer'), (dict(out=__file__), 'is a file')])
@@ -556,7 +515,6 @@ def test_a_command_that_cannot_serve_is_refused(tmp_path, monkeypatch, how, erro
     monkeypatch.setattr(signal, 'signal', lambda *arguments: None)
     with pytest.raises((ValueError, OSError), match=error):
         serve(**dict(model='untrained', env='guess', out=str(tmp_path/'served')) | how)
-
 
 # ---- the pretrained model
 

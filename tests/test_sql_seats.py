@@ -16,12 +16,11 @@ from agentlab.replay.demonstrations import grpo_split, is_demonstration
 from agentlab.rollout import play
 from agentlab.rollout.players import play_players
 from agentlab.rollout.sql_seats import (SqlSeats, answered_in_form, beside_imitation, by_majority, by_score,
-                                        half_cosine, mixed, picked, play_taught, solved, unsure, validator)
+    half_cosine, mixed, picked, play_taught, solved, unsure, validator)
 from agentlab.train import recipes, train
 
 TASK = dict(show='name', of=[], where=['city', 'rome'], different=False, store=3)
 TRIED, ANSWER = dict(tool='sql'), dict(tool='answer')
-
 
 @pytest.fixture(scope='module')
 def shown():
@@ -35,7 +34,6 @@ def told(world, tables='customers', tried=None, answer=None):
     return steps + [world.step(text) for text in (tried, answer) if text]
 
 RIGHT, WRONG = query_of(TASK), slips(TASK)[0]
-
 
 # ---- the seats
 
@@ -70,9 +68,8 @@ def test_a_seat_has_read_nothing_of_the_others(shown):
         if e.seat == 'validator' and e.turns: assert e.turns[0].observation.startswith('Right?') and len(e.turns) == 1
         if e.seat == 'generator' and e.turns: assert 'Tables for' not in e.turns[0].observation
 
-@pytest.mark.parametrize('calls, right, worth', [
-    ([TRIED, ANSWER], True, 1.), ([TRIED, ANSWER], False, 0.), ([ANSWER], True, -1.), ([TRIED, TRIED], False, -1.),
-    ([], False, -1.)])
+@pytest.mark.parametrize('calls, right, worth', [([TRIED, ANSWER], True, 1.), ([TRIED, ANSWER], False, 0.),
+    ([ANSWER], True, -1.), ([TRIED, TRIED], False, -1.), ([], False, -1.)])
 def test_a_generator_earns_minus_one_nothing_or_one(calls, right, worth): assert solved(calls, right) == worth
 
 def test_what_is_badly_formed_is_not_validated():
@@ -81,8 +78,8 @@ def test_what_is_badly_formed_is_not_validated():
     step = told(SqlSeats(SqlWorld()), tried=f'sql {RIGHT}', answer=f'answer {WRONG}')[-1]
     assert not step.done and step.seat == 'validator' and step.reward == dict(generator=0.)
 
-@pytest.mark.parametrize('answer, said, paid', [(RIGHT, 'yes', 1.), (RIGHT, 'No.', 0.), (WRONG, 'NO', 1.),
-                                                (WRONG, 'yes', 0.), (RIGHT, 'maybe', 0.)])
+@pytest.mark.parametrize('answer, said, paid',
+    [(RIGHT, 'yes', 1.), (RIGHT, 'No.', 0.), (WRONG, 'NO', 1.), (WRONG, 'yes', 0.), (RIGHT, 'maybe', 0.)])
 def test_a_true_verdict_is_worth_one(answer, said, paid):
     world = SqlSeats(SqlWorld())
     told(world, tried=f'sql {answer}', answer=f'answer {answer}')
@@ -92,7 +89,6 @@ def test_a_true_verdict_is_worth_one(answer, said, paid):
 def test_a_reader_is_told_of_the_seats():
     world = as_reader(SqlSeats(SqlWorld()))
     assert 'only say yes or no' in world.guide and 'sql QUERY' in world.guide
-
 
 # ---- a choice among candidates
 
@@ -117,7 +113,7 @@ def test_a_validator_that_knows_is_as_good_as_the_oracle_and_a_blind_one_is_the_
     games = scripted(world, tasks, lambda w, g: w.env.demonstrator(.5, g))
     right = {world.claim(task, query_of(task)) for task in tasks}
     knows, blind = (lambda claims: torch.tensor([float(c in right) for c in claims]),
-                    lambda claims: torch.zeros(len(claims)))
+        lambda claims: torch.zeros(len(claims)))
     one, other = picked(games, world, knows), picked(games, world, blind)
     assert one['validator'] == one['oracle'] > one['one'] == other['one'] == other['validator']
     assert one['auc'] == 1 and other['auc'] == .5 and one['majority'] == other['majority']
@@ -134,13 +130,12 @@ def test_a_validator_scores_the_text_that_its_seat_reads(shown):
     yes, no = (policy.chat.text_ids(word)[0] for word in ('yes', 'no'))
     assert scores[0].item() == pytest.approx((logits[yes] - logits[no]).item(), abs=1e-4)
 
-
 # ---- one loss
 
 def table(step=0, shown=True):
     "A group that differs, one that does not, and a demonstration; a token each."
     rows = [(0, 0, 1., 'policy'), (0, 1, 0., 'policy'), (1, 2, 1., 'policy'), (1, 3, 1., 'policy'),
-            (0, 4, 1., 'demonstration')][:4 + shown]
+        (0, 4, 1., 'demonstration')][:4 + shown]
     frame = pd.DataFrame(rows, columns=['group', 'episode', 'outcome', 'source']).assign(t=0, invalid=False)
     return Batch.from_turns(frame).with_episodes(step=torch.full((len(rows),), step)).with_action(
         old_logp=torch.full((len(rows),), .5).log())
@@ -181,7 +176,6 @@ def test_an_answer_is_worth_nine_tenths_and_its_form_one():
     b = table()
     assert answered_in_form(b).tolist() == pytest.approx([1., .1, 1., 1., 1.])
     assert answered_in_form(b.with_turns(invalid=torch.ones(5))).tolist() == pytest.approx([.9, 0., .9, .9, .9])
-
 
 # ---- the recipes
 

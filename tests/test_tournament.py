@@ -1,6 +1,5 @@
 "Tournaments that go on when players, files and environments fail, and populations that grow by best responses."
-import json
-import time
+import json, time
 from functools import partial
 from random import Random
 
@@ -16,11 +15,9 @@ from agentlab.policy.core import Policy, word_tokenizer
 from agentlab.policy.tiny import tiny_model, warm_start
 from agentlab.rollout import play_players
 from agentlab.selfplay.cross_play import heat_map, load_tournament, tournament
-from agentlab.selfplay.exploitability import (game_tree, game_value, nash_conv, policy_strategy, strategy_of,
-                                              uniform)
+from agentlab.selfplay.exploitability import (game_tree, game_value, nash_conv, policy_strategy, strategy_of, uniform)
 from agentlab.selfplay.oracles import (Drawn, Matches, exact_answer, exact_match, fictitious, load_population,
-                                       mixed_strategy, mixture_strategy, naive, population_of, psro, replicator,
-                                       risk_averse, save_population, seated)
+    mixed_strategy, mixture_strategy, naive, population_of, psro, replicator, risk_averse, save_population, seated)
 from agentlab.selfplay.ratings import bradley_terry, rating_frame, results_frame
 from agentlab.selfplay.snapshots import Snapshot, load_snapshot
 from agentlab.train import recipes, train
@@ -31,7 +28,7 @@ KUHN, RPS = Kuhn(), rock_paper_scissors()
 def learner(game=KUHN, hidden=16, seed=0):
     tokenizer = word_tokenizer(game.vocabulary())
     return Policy(tiny_model(len(tokenizer), 128, hidden=hidden, layers=1, seed=seed), tokenizer,
-                  name=f'learner {seed}')
+        name=f'learner {seed}')
 
 def stranger():
     tokenizer = word_tokenizer(['a', 'b'])
@@ -41,7 +38,6 @@ def raises(env, generator): raise KeyError('lost')
 def leaves(env, generator): raise SystemExit(3)
 def mute(env, generator): return None
 SOUND = dict(expert=expert_player, random=random_player)
-
 
 def missing_for(player, env=KUHN, **how):
     "The table of two sound players and one more; the sound match must be whole."
@@ -53,9 +49,8 @@ def missing_for(player, env=KUHN, **how):
     assert table.results().games[table.players.index('bad')].sum() == 0  # no loss, no game
     return table, missing
 
-
 @pytest.mark.parametrize('player, reason',
-                         [(raises, "KeyError: 'lost'"), (leaves, 'SystemExit: 3'), (mute, 'NoneType')])
+    [(raises, "KeyError: 'lost'"), (leaves, 'SystemExit: 3'), (mute, 'NoneType')])
 def test_a_player_that_fails_leaves_a_hole_with_its_reason(player, reason):
     table, missing = missing_for(player)
     assert missing.reason.str.contains(reason, regex=False).all() and missing.reason.str.contains('bad').all()
@@ -63,7 +58,6 @@ def test_a_player_that_fails_leaves_a_hole_with_its_reason(player, reason):
     frame = results_frame(table.results())
     assert frame.rate.isna().sum() == 2 and rating_frame(bradley_terry(table.results())).component.nunique() == 2
     assert table.margins().isnan().sum() == 4
-
 
 def test_a_seat_that_never_answers_costs_its_limit_once_a_match():
     asked = []
@@ -75,39 +69,35 @@ def test_a_seat_that_never_answers_costs_its_limit_once_a_match():
     _, missing = missing_for(hangs, limit=.3)
     assert len(asked) <= 4 and time.monotonic() - begun < 3 and missing.reason.str.contains('TimeoutError').all()
 
-
 def test_snapshots_that_are_missing_foreign_or_of_another_size(tmp_path):
     policy = learner()
     Snapshot(stranger()).save(tmp_path/'foreign')
     Snapshot(learner(hidden=32)).save(tmp_path/'wide')
     (tmp_path/'torn').write_bytes(b'not a file')
     for name, reason in dict(none='there is no snapshot', foreign='another vocabulary', wide='do not fit',
-                             torn='Error').items():
+            torn='Error').items():
         _, missing = missing_for(tmp_path/name, policy=policy)
         assert missing.reason.str.contains(reason).all(), (name, missing.reason.tolist())
     Snapshot(policy, name='older').save(tmp_path/'older')
     assert not len(tournament(SOUND | dict(older=tmp_path/'older'), KUHN, games=2, max_tokens=2,
-                              policy=policy).missing())
-
+        policy=policy).missing())
 
 def test_two_policies_with_different_words_do_not_meet_and_the_others_do():
     game = TicTacToe()
     turned = word_tokenizer(game.vocabulary()[::-1])  # as many tokens, other numbers
     players = dict(one=learner(game), two=learner(game, seed=1), random=random_player,
-                   turned=Policy(tiny_model(len(turned), 128, hidden=16, layers=1), turned))
+        turned=Policy(tiny_model(len(turned), 128, hidden=16, layers=1), turned))
     table = tournament(players, game, games=2, max_tokens=2)
     assert ({frozenset(pair) for pair in zip(table.missing()['first'], table.missing()['second'])}
-            == {frozenset(('one', 'turned')), frozenset(('two', 'turned'))})
+        == {frozenset(('one', 'turned')), frozenset(('two', 'turned'))})
     assert (table.missing().reason.str.contains('different vocabularies').all() and table.known('random', 'turned')
-            and table.known('one', 'two'))
-
+        and table.known('one', 'two'))
 
 def test_a_model_that_breaks_is_a_hole_too():
     policy, broken = learner(), learner(seed=1)
     broken.model.forward = lambda *args, **kw: 1/0
     table = tournament(SOUND | dict(policy=policy, broken=broken), KUHN, games=2, max_tokens=2)
     assert table.missing().reason.str.contains('ZeroDivisionError').all() and len(table.missing()) == 6
-
 
 class Torn(Kuhn):
     "Breaks where the queen is dealt first, at the reset or at the first move."
@@ -130,17 +120,15 @@ def test_a_fault_of_the_environment_takes_its_deals_out_of_both_seatings(env, re
     whole = tournament(SOUND | dict(policy=learner()), KUHN, games=8, tasks=deals, max_tokens=2)
     assert (whole.matches.games == 8).all() and not len(whole.missing())
 
-
 def test_an_environment_that_hangs_in_a_process_of_its_own_is_a_hole():
     class Hangs(Kuhn):
         def play(self, move):
             while move == 'bet': time.sleep(.1)
             return super().play(move)
     table = tournament(dict(bold=always('bet'), timid=always('pass'), calm=always('pass')), Isolated(Hangs(), limit=1.),
-                       games=1, pairs=[('bold', 'timid'), ('calm', 'timid')])
+        games=1, pairs=[('bold', 'timid'), ('calm', 'timid')])
     assert (table.known('calm', 'timid') and len(table.missing()) == 2
-            and table.missing().reason.str.contains('EnvTimeout').all())
-
+        and table.missing().reason.str.contains('EnvTimeout').all())
 
 def test_an_environment_that_cannot_begin_gives_a_table_of_holes():
     class Closed(Kuhn):
@@ -150,11 +138,10 @@ def test_an_environment_that_cannot_begin_gives_a_table_of_holes():
     heat_map(table)
     bradley_terry(table.results())
 
-
 def test_a_tournament_that_is_killed_goes_on_and_ends_with_the_same_table(tmp_path):
     policy = learner()
     players = SOUND | dict(policy=policy, old=Snapshot(learner(seed=1), name='old'), honest=lambda env, generator: 'bet'
-                           if env.own(env.mover) == 'K' else 'pass')
+        if env.own(env.mover) == 'K' else 'pass')
     whole = tournament(players, KUHN, games=3, seed=5, max_tokens=2)
     class Killed(BaseException): pass
     def keep(table):
@@ -163,13 +150,12 @@ def test_a_tournament_that_is_killed_goes_on_and_ends_with_the_same_table(tmp_pa
     with pytest.raises(Killed): tournament(players, KUHN, games=3, seed=5, max_tokens=2, on_match=keep)
     half, played = load_tournament(tmp_path/'table.json'), []
     again = tournament(dict(reversed(players.items())), KUHN, games=3, seed=5, max_tokens=2, known=half,
-                       on_match=played.append)
+        on_match=played.append)
     assert len(half.rows) == 8 and len(played) == 6 and again.rows == whole.rows and again.facts == whole.facts
     assert load_tournament(again.save(tmp_path/'all.json')).rows == whole.rows
     assert tournament(players, KUHN, games=3, seed=6, max_tokens=2).rows != whole.rows
     with pytest.raises(ValueError, match='known table has seed=5'):
         tournament(players, KUHN, games=3, seed=6, max_tokens=2, known=half)
-
 
 @given(st.lists(st.integers(-3, 3), min_size=9, max_size=9), st.integers(1, 4))
 @settings(max_examples=15, deadline=None)
@@ -182,15 +168,13 @@ def test_payoffs_of_a_zero_sum_game_are_antisymmetric_and_those_of_the_table(cel
     torch.testing.assert_close(found.payoffs().fill_diagonal_(0), wanted, atol=1e-12, rtol=0)
     assert torch.equal(found.margins(), -found.margins().T)
 
-
 def test_sampled_margins_are_antisymmetric_with_policies_at_the_table():
     players = SOUND | dict(policy=learner(), other=learner(seed=1))
     table = tournament(players, KUHN, games=5, max_tokens=2)
     assert (torch.equal(table.margins(), -table.margins().T)
-            and torch.allclose(table.margins(), table.payoffs().nan_to_num(0)))
+        and torch.allclose(table.margins(), table.payoffs().nan_to_num(0)))
     frame = table.frame()
     assert (frame.wins + frame.draws + frame.losses == frame.games).all() and (frame.games == 10).all()
-
 
 # PSRO
 
@@ -199,31 +183,27 @@ def cell(one, other): return CYCLE[one, other], CYCLE[other, one]
 def best(side, others, shares, number): return int((CYCLE[:, list(others)] @ shares).argmax())
 def gain(p): return float((CYCLE[:, list(p.rows)] @ p.shares[0]).max())
 
-
 @pytest.mark.parametrize('begin', [0, 1, 2])
 def test_psro_on_a_cycle_becomes_uniform_and_naive_self_play_does_not(begin):
     run = list(psro(population_of([begin]), cell, best, replicator, 3))
     assert set(run[-1].rows) == {0, 1, 2} and torch.allclose(run[-1].shares[0],
-                                                             torch.full((3,), 1/3, dtype=torch.float64), atol=1e-3)
+        torch.full((3,), 1/3, dtype=torch.float64), atol=1e-3)
     assert [gain(p) for p in psro(population_of([begin]), cell, best, naive, 9)] == [1.]*9
     slow = [gain(p) for p in psro(population_of([begin]), cell, best, fictitious, 30)]
     assert .03 < slow[-1] < .15 < slow[8]
-
 
 @pytest.fixture(scope='module')
 def kuhn_tree(): return game_tree(KUHN)
 
 def grow(tree, meta, size, begin=None):
     return list(psro(begin or population_of([uniform(tree)], [uniform(tree)]), exact_match(tree), exact_answer(tree),
-                     meta, size))
-
+        meta, size))
 
 def test_psro_comes_near_the_equilibrium_of_kuhn(kuhn_tree):
     curve = [nash_conv(kuhn_tree, mixed_strategy(kuhn_tree, p)) for p in grow(kuhn_tree, replicator, 10)]
     assert curve[0] > .9 and all(a > b for a, b in zip(curve[:6], curve[1:7])) and curve[-1] < .02
     circle = [nash_conv(kuhn_tree, mixed_strategy(kuhn_tree, p)) for p in grow(kuhn_tree, naive, 10)]
     assert min(circle) > .3
-
 
 @given(st.integers(0, 2**31))
 @settings(max_examples=10, deadline=None)
@@ -238,7 +218,6 @@ def test_the_strategy_of_a_mixture_earns_what_the_mixture_earns(kuhn_tree, seed)
         wanted = sum(share*game_value(kuhn_tree, seat(one)) for share, one in zip(shares, strategies))
         torch.testing.assert_close(game_value(kuhn_tree, seat(mixture)), wanted, atol=1e-9, rtol=0)
 
-
 @pytest.mark.parametrize('meta', [replicator, fictitious, partial(risk_averse, aversion=.2, steps=100)])
 def test_a_population_that_was_killed_goes_on(kuhn_tree, tmp_path, meta):
     def write(player, path): path.write_text(json.dumps(player.tolist()))
@@ -251,10 +230,9 @@ def test_a_population_that_was_killed_goes_on(kuhn_tree, tmp_path, meta):
     for p in again: save_population(p, tmp_path, write)
     for last in (again[-1], load_population(tmp_path, read)):
         assert torch.equal(last.row, whole[-1].row) and torch.equal(last.column, whole[-1].column)
-        assert all(torch.equal(a, b) for a, b in zip((*last.rows, *last.columns),
-                                                     (*whole[-1].rows, *whole[-1].columns)))
+        assert all(torch.equal(a, b)
+            for a, b in zip((*last.rows, *last.columns), (*whole[-1].rows, *whole[-1].columns)))
     assert all(torch.equal(a, b) for a, b in zip(again[-1].shares, whole[-1].shares))
-
 
 def test_a_missing_match_stops_psro_with_its_reason_and_can_be_played_later():
     stone, matches = always('rock'), Matches(RPS, 3)
@@ -266,7 +244,6 @@ def test_a_missing_match_stops_psro_with_its_reason_and_can_be_played_later():
     p = next(psro(population_of([stone, paper]), Matches(RPS, 3, known=matches.table), best))
     assert p.row.tolist() == [[0, -1], [1, 0]] and p.shares[0][1] > .99
 
-
 def test_an_oracle_that_learns_finds_paper_and_scissors(tmp_path):
     policy = learner(RPS)
     warm_start(policy, RPS, steps=30, episodes=16, pool=64, lr=1e-2, noise=1.)
@@ -275,9 +252,8 @@ def test_an_oracle_that_learns_finds_paper_and_scissors(tmp_path):
         with torch.no_grad():
             for name, x in begin.weights.items(): policy.model.get_parameter(name).copy_(x)
         recipe = recipes.dr_grpo(name='answer', steps=20, groups=8, group_size=8, minibatches=1, lr=2e-2, max_tokens=2,
-                                 loss_per='token', test_tasks=0, checkpoint_every=50, seed=number,
-                                 rollout=play_players, memory=partial(Drawn, players=others, shares=shares.tolist(),
-                                                                      seats=RPS.seats, groups=8))
+            loss_per='token', test_tasks=0, checkpoint_every=50, seed=number, rollout=play_players,
+            memory=partial(Drawn, players=others, shares=shares.tolist(), seats=RPS.seats, groups=8))
         train(policy, RPS, recipe, tmp_path/f'{number}', progress=False)
         return Snapshot(policy, name=f'answer {number}')
     first = Snapshot(policy, oracle(0, (always('scissors'),), torch.tensor([1.]), 0).weights, 'rock')

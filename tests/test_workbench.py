@@ -22,27 +22,21 @@ from agentlab.train import recipes, train
 WAVES = 'waves', 'ac', 7
 SMALL = dict(steps=1, groups=3, group_size=4, test_tasks=0, checkpoint_every=1, max_tokens=5)
 
-
 @pytest.fixture(autouse=True, scope='module')
 def one_thread(): torch.set_num_threads(1)
 
-
 def trained(tmp_path, recipe, policy, world, **changes):
-    "A run of one update on a copy of the policy; its row and its episodes."
     run = train(copy.deepcopy(policy), world, recipe(**SMALL | changes), tmp_path, progress=False)
     return run.rows()[0], run.episodes(0)
 
-
-def shown(world, **how): return warm_start(tiny_policy(world, warm=False), world, **dict(steps=30, episodes=8,
-                                                                                         pool=64, warmup=5) | how)
-
+def shown(world, **how): return warm_start(tiny_policy(world, warm=False), world,
+    **dict(steps=30, episodes=8, pool=64, warmup=5) | how)
 
 def played(env, *actions, task=None):
     "The last step of some actions."
     step = env.reset(0, task)
     for action in actions: step = env.step(action)
     return step
-
 
 # ---- ML engineering
 
@@ -55,7 +49,6 @@ def test_models_are_fitted_and_take_their_time():
     columns = played(Workbench(), 'load', 'use a c', 'fit kernel 2', task=WAVES).info['columns']
     assert columns == dict(seconds=1 + slow[2]/workbench.pace)
 
-
 def test_a_step_needs_the_one_before():
     env = Workbench()
     for action in ('fit kernel 2', 'submit', 'load now', '', 'use c a'):
@@ -66,30 +59,25 @@ def test_a_step_needs_the_one_before():
     step = played(env, *['load']*7, task=WAVES)
     assert step.done and not step.info['success'] and step.reward == dict(player=0) and step.info['milestone'] == .2
 
-
 def test_the_grade_is_a_share_of_the_best():
     def grade(*fit): return played(Workbench(), 'load', 'use a c', *fit, 'submit', task=WAVES)
     best, worse, none = grade('fit kernel 2'), grade('fit kernel 3'), grade('fit linear 2')
     assert best.reward['player'] == 1 > worse.reward['player'] > .5 > none.reward['player'] > -1
     assert best.info['success'] and not none.info['success']
 
-
 @pytest.mark.parametrize('task', [('waves', 'ac'), ('cubes', 'ac', 7), ('waves', 'ca', 7), ('waves', 'ac', -1)])
 def test_what_is_no_problem_is_refused(task):
     with pytest.raises(ValueError, match='a task is'): Workbench().reset(0, task)
     with pytest.raises(ValueError, match='horizon=4'): Workbench(horizon=4)
-
 
 @pytest.fixture(scope='module')
 def engineers():
     world = load_env('mle')
     return world, shown(world, noise=.3)
 
-
 def test_rl_mle_plays_and_updates(engineers, tmp_path):
     row, batch = trained(tmp_path, recipes.rl_mle, engineers[1], engineers[0])
     assert row['grad_norm'] > 0 and batch.turns.seconds.min() >= 1 and row['reward'] >= -10
-
 
 @pytest.fixture(scope='module')
 def two_games():
@@ -99,22 +87,17 @@ def two_games():
     speaker = Scripted(policy, say)
     return Batch.from_episodes(play(policy, world, [0], 2, [WAVES], sampler=speaker, on_reset=speaker.begin))
 
-
 def test_rl_mle_counts_by_time(two_games):
-    "Switched off, all turns of the success are worth the same."
     timed, plain = credit.by_duration(credit.grpo)(two_games), credit.grpo(two_games)
     mine = two_games.turns.episode[two_games.action_turn] == 0
     assert len(set(plain[mine].tolist())) == 1 < len(set(timed[mine].tolist()))
     slow = two_games.turns.seconds[two_games.action_turn] > 5
     assert timed[mine & slow].min() > plain[mine].max() > timed[mine & ~slow].max()
 
-
 def test_rl_mle_pays_marks_of_a_failure(two_games):
-    "Switched off, a failure is a failure, however far it came."
     paid = lambda **how: credit.instrumented(two_games, **how)[two_games.last_turns()].tolist()
     assert paid() == pytest.approx([1, -9.9]) and paid(mark=0.) == [1, -10] and paid(lost=0.) == pytest.approx([1, .1])
     assert credit.instrumented(two_games)[~two_games.last_turns()].abs().sum() == 0
-
 
 # ---- tools at once
 
@@ -128,9 +111,7 @@ class Together(Wrapper):
         return super().step(action)
     def clone(self): return Together(self.env.clone(), self.table)
 
-
 def test_verltool_calls_tools_of_all_episodes_at_once():
-    "With threads every tool is asked before one has answered; without, the first one waits in vain."
     world = load_env('errands')
     policy = tiny_policy(world, warm=False)
     def faults(workers, seconds):
@@ -140,11 +121,9 @@ def test_verltool_calls_tools_of_all_episodes_at_once():
         return [episode.error for episode in found if episode.error]
     assert not faults(4, 20) and len(faults(0, .1)) == 4
 
-
 def test_verltool_one_api_for_code_search_and_sql():
-    "Each call goes to the tool that it names; without that tool nothing is called."
     tools = [python_code(), text_search(lambda task: ['The bells were made by Bora.']),
-             sql_query(lambda task: 'create table t (x); insert into t values (5);')]
+        sql_query(lambda task: 'create table t (x); insert into t values (5);')]
     def said(text, some=tools):
         env = Toolbox(some, [dict(question='?', answer='5')])
         env.reset(0)
@@ -154,22 +133,20 @@ def test_verltool_one_api_for_code_search_and_sql():
         assert answer in said(call)
         assert said(call, tools[:at] + tools[at + 1:]) in ('Right.', 'Wrong.')  # the text is taken for the answer
 
-
 def test_verltool_plays_and_updates(tmp_path):
     world = load_env('errands')
     row, batch = trained(tmp_path, recipes.grpo, shown(world), world, rollout_args=dict(workers=12), reward=format,
-                         max_tokens=12)
+        max_tokens=12)
     assert isinstance(world, Toolbox) and row['grad_norm'] > 0 and batch.turns.calls.max() > 0
-
 
 # ---- ARIES
 
 def test_aries_actions_change_the_graph():
     env = Thoughts(length=4, slip=0.)
     digits = [3, 1, 2, 0]
-    for actions, seen in {(): '0 open 4.', ('decompose 0',): '1 open 2. 2 open 2.', ('solve 0',): '1 sorted 4.',
-                          ('solve 0', 'refine 1'): '2 sorted 4.', ('solve 0', 'reduce 1'): '',
-                          ('decompose 0', 'solve 1', 'solve 2', 'aggregate 3 4'): '5 sorted 4.'}.items():
+    for actions, seen in {(): '0 open 4.', ('decompose 0',): '1 open 2. 2 open 2.',
+            ('solve 0',): '1 sorted 4.', ('solve 0', 'refine 1'): '2 sorted 4.', ('solve 0', 'reduce 1'): '',
+            ('decompose 0', 'solve 1', 'solve 2', 'aggregate 3 4'): '5 sorted 4.'}.items():
         assert played(env, *actions, task=digits).observation == seen
     assert [some for some, _ in env.nodes.values()] == [[0, 1, 2, 3]]
     assert played(env, 'solve 0', 'answer 1', task=digits).reward == dict(player=1 - .04)
@@ -177,9 +154,7 @@ def test_aries_actions_change_the_graph():
     for action in ('aggregate 0 0', 'solve 7', 'answer 0', ''): assert played(env, action).info['invalid']
     assert set(check_env(Thoughts()).values()) == {'ok'}
 
-
 def test_aries_parts_are_solved_better():
-    "Without decompose and aggregate the solver slips more often."
     def won(say):
         env, wins = Thoughts(slip=.01), 0
         for seed in range(60):
@@ -189,18 +164,14 @@ def test_aries_parts_are_solved_better():
         return wins
     assert won(lambda env: env.expert()) > 1.3*won(lambda env: 'solve 0' if 0 in env.nodes else 'answer 1')
 
-
 class Coin:
     "A sampler that says 1 in two of three cases, and else 2."
     def sample(self, contexts, *, seeds, **how):
         return [Completion([1 + (Random(seed).random() < 1/3)], [0.], [0.], 'stop') for seed in seeds]
 
-
 def test_aries_votes():
-    "Of one vote a third is wrong, of eleven fewer."
     wrong = lambda votes: sum(c.ids == [2] for c in Voting(Coin(), votes).sample([[]]*300, seeds=[*range(0, 6000, 20)]))
     assert wrong(11) < .7*wrong(1)
-
 
 def test_aries_plays_and_updates(tmp_path):
     world, how = Thoughts(length=4), dict(max_tokens=4, max_turns=4)
@@ -209,7 +180,6 @@ def test_aries_plays_and_updates(tmp_path):
     assert row['grad_norm'] > 0 and batch.turns.invalid.double().mean() < 1
     voted = play(policy, world, [0, 1], 2, sampler=Voting(policy.sampler(), 3), **how)
     assert voted != play(policy, world, [0, 1], 2, **how)
-
 
 # ---- StarWM
 
@@ -230,23 +200,19 @@ class Next(TextEnv):
     def expert(self, noise=0., generator=None): return self.next
     def vocabulary(self): return self.env.vocabulary()
 
-
 class Model(Foreseen):
     "Predictions of a policy that was trained on `Next`."
     def predict(self, observation, action):
         said, = self.model.sampler().sample([self.model.chat.first(f'{observation} {action}', None)], seeds=[0],
-                                            max_tokens=24, temperature=0., stop=(self.model.end_id,))
+            max_tokens=24, temperature=0., stop=(self.model.end_id,))
         return self.model.text(said.ids)
-
 
 @pytest.fixture(scope='module')
 def model():
     world = Next(KeyDoor(2, closed=0, horizon=8))
     return world, shown(world, steps=100, pool=400, noise=0.)
 
-
 def fields(text): return [part.split() for part in text.rstrip('.').split('.')]
-
 
 def test_starwm_predicts_more_than_it_reads(model):
     "Fields of the next observation in houses that were not shown; without training nothing is right."
@@ -265,9 +231,7 @@ def test_starwm_predicts_more_than_it_reads(model):
     copied = right(policy, lambda text: text.rpartition('.')[0])
     assert right(policy) > copied > right(tiny_policy(world, warm=False))
 
-
 def test_starwm_simulates_before_it_acts(model):
-    "The prediction is read and the world has not moved; without it every action is played."
     env = Foreseen(KeyDoor())
     plain, first = KeyDoor(), env.reset(0)
     plain.reset(0)
@@ -277,7 +241,6 @@ def test_starwm_simulates_before_it_acts(model):
     assert step.observation != first.observation and state == first.info['state'] and not step.reward
     assert step.observation == plain.step(action).observation == env.step(action).observation
     assert env.now.info['state'] != state
-
 
 def test_starwm_plays_and_updates(model, tmp_path):
     world = Model(KeyDoor(2, closed=0, horizon=8))
