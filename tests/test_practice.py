@@ -129,3 +129,31 @@ def test_a_proposed_option_is_played_and_learned_from(tmp_path):
         option = proposed(run.rows()[-1]['success'], option, len(options), up=.3, down=.1)
         assert run.rows()[-1]['grad_norm'] > 0
     assert option == 1
+
+def test_a_specialists_games_are_imitated_before_all_tools(tmp_path):
+    "SpaceTools: a run with one tool only, its games and traces of all tools imitated, then a run with all tools."
+    from agentlab.env.errands import Errands, draw_errand, tool_for
+    from agentlab.rollout import play
+    from agentlab.train import load_recipe, train
+    one, every = Errands(), Errands()
+    def drawn(generator, split):
+        return next(task for task in iter(lambda: draw_errand(generator, split), None)
+                    if tool_for[task['kind']] == 'sqlite')
+    one.draw = drawn
+    assert {tool_for[task['kind']] for task in one.tasks('train', 12)} == {'sqlite'}
+    policy, reward = small_policy(every), lambda b: b.turns.episode.double()
+    made = load_recipe('grpo', steps=1, groups=2, group_size=3, max_turns=2, max_tokens=4, test_tasks=0, reward=reward)
+    rows = train(policy, one, made, tmp_path/'one', progress=False).rows()
+    played = play(policy, one, range(4), max_turns=2, max_tokens=4)
+    taught(policy, [*played, *demonstrate(every, policy.chat, range(6), noise=0.)], 2)
+    rows += train(policy, every, made, tmp_path/'all', progress=False).rows()
+    assert all(row['skipped'] is None and row['grad_norm'] > 0 for row in rows)
+
+def test_lost_games_prime_too():
+    "Behaviour priming: demonstrations are imitated whether they were won or not."
+    house = KeyDoor(horizon=4)
+    policy = small_policy(house)
+    lost = [game for game in demonstrate(house, policy.chat, range(20), noise=.9) if not game.success]
+    before = [p.detach().clone() for p in policy.model.parameters()]
+    taught(policy, lost, 2)
+    assert lost and any((a != b).any() for a, b in zip(before, policy.model.parameters()))
