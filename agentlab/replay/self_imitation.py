@@ -165,7 +165,8 @@ def _check(size, trigger, tolerate, scaled, reuse):
     if reuse is not None and not 0 < reuse <= 1:
         raise ValueError(f'reuse={reuse!r}: give a factor above 0 and at most 1, or None to recalibrate')
     if reuse is not None and scaled:
-        raise ValueError(f'reuse={reuse!r} with scaled=True: the stored advantage is not divided again. Give one.')
+        raise ValueError(f'reuse={reuse!r} with scaled=True: the stored advantage is not divided again. Give one '
+                         f'of the two.')
 
 def acted_bonus(b:Batch, **how)->Tensor:  # episodes; arguments of `tool_bonus` -> (turns,) float64
     "`tool_bonus`; in a world without a column `tool` every accepted action is a call (our choice)."
