@@ -41,11 +41,13 @@ class Turn:
     milestone: float = 0.  # how far the environment says this turn has brought the task
     window: int = 0        # context window of the episode that holds this turn
     origin: tuple|None = None  # (episode, turn) in the list of episodes that sampled these ids first; None: this one
-    columns: dict = field(default_factory=dict)  # name -> number: further columns of the turn table
+    # name -> number: further columns of the turn table, for whoever needs them
+    columns: dict = field(default_factory=dict)
     parts: list|None = None  # what each id was, by PART_CODES; None: nobody recorded it
     acted: str|None = None  # what the environment was given, where that is not the whole text
     inserted: tuple = ()  # (place, ids): ids that nobody sampled and that were put before ids[place]; they are context
-    top_ids: list = field(default_factory=list)  # likeliest tokens at each sampled id, in order; empty: not recorded
+    # the likeliest tokens at each sampled id, the likeliest first; empty: not recorded
+    top_ids: list = field(default_factory=list)
     top_logps: list = field(default_factory=list)  # their log-probabilities
     def learn(self, info: dict):
         "Take in what the environment says of this action."
@@ -152,7 +154,8 @@ def part_codes(*names: str)->list[int]:  # names of parts, as in PART_CODES -> t
     return [PART_CODES[name] for name in names]
 
 SCHEMA_VERSION = 1  # of the Parquet file; a reader refuses a newer one
-LABELLED = ('seat', 'source', 'policy', 'instruction', 'answer', 'error', 'final', 'state')  # integers stand for text
+# columns whose integers stand for text
+LABELLED = ('seat', 'source', 'policy', 'instruction', 'answer', 'error', 'final', 'state')
 
 class _Tables:
     "The tables of a batch, and which tokens are actions."
@@ -208,7 +211,8 @@ class _Down(_Tables):
         return self.turns.episode if rows == 'episode' else None
     def turn_lengths(self)->Tensor:
         "(turns,) number of action tokens of every turn."
-        return torch.searchsorted(self.action_turn,  # they stand in the order of the turns
+        # they stand in the order of the turns
+        return torch.searchsorted(self.action_turn,
                                   torch.arange(len(self.turns) + 1, device=self.action_turn.device)).diff()
 
 class _Replaced(_Down):
@@ -255,7 +259,8 @@ class Batch(_Replaced):
         return torch.isin(part, torch.tensor(codes, dtype=part.dtype, device=part.device))
     @staticmethod
     def from_turns(
-        # pandas table, a row per turn: group, episode, t; perhaps reward, outcome, state, seat, n_tokens, other numbers
+        # pandas table, a row per turn: group, episode, t; optional reward, outcome, state, seat, n_tokens, and any
+        # numeric column
         frame)->Batch:  # rows of `turns` are sorted by (episode, t); `turns.frame_row` names the caller's row
         "A batch from a small table. ValueError for missing columns, repeated turns, episode columns that vary."
         return Batch(*_tables_of_frame(frame))
@@ -669,7 +674,8 @@ def unfolded(path)->int:  # a Parquet file -> bytes that its columns need at lea
             raise ValueError(f'{path} cannot be read as Parquet: it has no footer')
         file.seek(end - 8 - length)
         footer = _Footer(file.read(length))
-    try: columns = [column[3] for group in footer.struct()[4] for column in group[1]]  # numbers: see parquet.thrift
+    # the numbers are those of parquet.thrift
+    try: columns = [column[3] for group in footer.struct()[4] for column in group[1]]
     except (IndexError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as e:
         raise ValueError(f'{path} cannot be read as Parquet: its footer is damaged') from e
     return sum(max(column.get(6) or 0, 8*(column.get(5) or 0)) for column in columns)

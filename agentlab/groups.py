@@ -259,7 +259,8 @@ def _double(y, decay, runs):
     start = _changes(runs)
     start[1:] |= (decay if decay.ndim else decay.expand(len(y)))[:-1] == 0  # no infinity crosses a decay of 0
     runs = start.cumsum(0) - 1
-    longest, step = int(runs.bincount().max()) if len(y) else 0, 1
+    longest = int(runs.bincount().max()) if len(y) else 0
+    step = 1
     while step < longest:
         inside = runs[step:] == runs[:-step]
         y[:-step] += torch.where(inside, (decay[:len(y)-step] if decay.ndim else decay)*y[step:], 0)

@@ -57,7 +57,8 @@ GROUP_OF = {part.name: group for group, made in GROUPS.items() for part in datac
 
 def _usual(path: str): return field(default=None, metadata=dict(usual=path))
 
-BOUND = 'credit', 'rollout', 'objective', 'updates', 'curate', 'shape'  # fields whose keywords `<field>_args` changes
+# fields whose function takes a change of its keywords as `<field>_args`
+BOUND = 'credit', 'rollout', 'objective', 'updates', 'curate', 'shape'
 
 @dataclass(frozen=True, init=False)
 class Recipe:
@@ -72,13 +73,19 @@ class Recipe:
     rollout: Callable = _usual('agentlab.rollout.plain:play')  # plays the episodes
     # plays held-out tasks: differs from `play` where what the policy reads does
     test_rollout: Callable = _usual('agentlab.rollout.plain:play')
-    columns: Callable|None = None  # batch, policy -> batch with columns that `reward` or `credit` need beside the usual
-    reward: Callable = _usual('agentlab.reward.basic:paid')  # batch -> reward of every turn; outcome becomes its sum
-    objective: Callable = _usual('agentlab.objective.policy_loss:clip')  # logp, batch, advantage -> loss of each token
-    kl: Callable = _usual('agentlab.objective.policy_loss:kl_k3')  # logp, batch -> KL to the reference of each token
-    # batch, policy -> generator of (token selection, advantage), resumed after each update; None: one on all tokens
+    # batch, policy -> batch with columns that `reward` or `credit` need beside the usual ones
+    columns: Callable|None = None
+    # batch -> reward of every turn; the outcome becomes its sum
+    reward: Callable = _usual('agentlab.reward.basic:paid')
+    # logp, batch, advantage -> loss of every action token
+    objective: Callable = _usual('agentlab.objective.policy_loss:clip')
+    # logp, batch -> KL to the reference of every action token
+    kl: Callable = _usual('agentlab.objective.policy_loss:kl_k3')
+    # batch, policy -> generator of (token selection, advantage), resumed after each update; None: one update on all
+    # tokens
     updates: Callable|None = None
-    # batch -> batch to learn from: some tokens without weight, some episodes gone; between reward and credit
+    # batch -> batch of what is learned from: some tokens without weight, some episodes gone; after reward, before
+    # credit
     curate: Callable|None = None
     shape: Callable|None = None  # batch, advantage -> advantage; after credit, on the whole batch
     # policy, seed -> what remembers from step to step: read(batch, step) -> batch, learn(row) -> row entries,
@@ -87,11 +94,13 @@ class Recipe:
     schedule: Callable|None = None  # step -> fields of this recipe that hold for this step
     ahead: object|None = None  # agentlab.rollout.Ahead: groups are played before their update, by older weights
     replay: Callable|None = None  # policy, seed -> agentlab.replay.Replay, which brings past episodes back
-    critic: Callable|None = None  # policy, seed -> agentlab.train.Critic, where `credit` returns (targets, advantage)
+    # policy, seed -> agentlab.train.Critic, for a `credit` that returns (targets, advantage)
+    critic: Callable|None = None
     # name -> a list with one argument of the rollout for each group; longer than `groups`: so many groups are played
     group_args: dict = field(default_factory=dict)
     critic_warmup: int = 0  # first updates, in which the critic learns and the policy does not move
-    loss_per: str|float = 'token'  # counts once in the loss: 'token', 'turn', 'row', 'episode', or a constant length
+    # what counts once in the loss: 'token', 'turn', 'row', 'episode', or a constant length
+    loss_per: str|float = 'token'
     kl_coef: float = 0.  # weight of the KL to the policy that training began with
     temperature: float = 1.  # of the sampler, and of the log-probabilities that are trained
     sizes: Sizes = Sizes()

@@ -88,12 +88,12 @@ def measured(key: str, arm: str, what: str) -> list:
     return [row[what] for row in record_of(key)['rows'] if row['arm'] == arm]
 
 
-def means(key: str, *what: str):
+def means(key: str, *what: str, digits: int = 3):
     "A table: a row for every arm, mean over its seeds."
     import pandas as pd
     mean = lambda found: sum(found)/len(found)
     return pd.DataFrame({arm: {name: mean(measured(key, arm, name)) for name in what}
-                         for arm in record_of(key)['arms']}).T.round(3)
+                         for arm in record_of(key)['arms']}).T.round(digits)
 
 
 def told(key: str) -> str:

@@ -1,6 +1,6 @@
 """Record a leaderboard: recipes x worlds x seeds by `agentlab bench`, who is ahead, and how surely.
 
-    python tools/leaderboard.py            plays what is missing (300 runs, an hour of two cores) and writes the record
+    python tools/leaderboard.py            plays what is missing of 300 runs, and writes the record
     python tools/leaderboard.py --cpus 1   one run at a time
 
 The runs stay in runs/leaderboard; a second call goes on where the first was stopped. Recipes, worlds and sizes were

@@ -12,7 +12,8 @@ from pathlib import Path
 __all__ = ['T_95', 'circumstances', 'keep', 'kept']
 
 # %% ../../nbs/bench/index.ipynb #552
-T_95 = 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262  # Student's t: 97.5 %, 1 to 9 degrees of freedom
+# Student's t, two-sided 95 % point, for 1 to 9 degrees of freedom
+T_95 = 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262
 
 def circumstances(command: str)->dict:  # what was typed
     "Date, versions and machine of a measurement."

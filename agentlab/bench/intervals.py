@@ -83,7 +83,8 @@ def bootstrap(statistic: Callable,  # function of one dictionary for each sample
     for i, sample in enumerate(samples):
         drawn.append({})
         for env in sorted(sample):
-            order = np.lexsort([s[env] for s in (samples if paired else [sample])])  # the runs' order means nothing
+            # so that the order of the runs means nothing
+            order = np.lexsort([s[env] for s in (samples if paired else [sample])])
             index = np.random.default_rng(derive(seed, env, 0 if paired
                                                  else i)).integers(len(order), size=(times, len(order)))
             drawn[-1][env] = sample[env][order][index]

@@ -57,7 +57,8 @@ def listed(name: str,  # of the argument, for the message
     return names
 
 def starting(world,  # an environment
-    model: str,  # 'tiny', 'untrained', 'smollm2', a run folder, one of `agentlab prime`, or one in transformers' layout
+    # 'tiny', 'untrained', 'smollm2', a run folder, a folder of `agentlab prime`, or one in the transformers layout
+    model: str,
     out)->tuple[str, str]:  # folder of the sweep -> folder and name of the policy
     "The policy that the runs of an environment begin with, in a folder that every process can read."
     from agentlab.policy.reader import KNOWN, pretrained
@@ -92,7 +93,8 @@ def plan(recipes: list[str],  # known names, or package.module:function
     for name in recipes: load_recipe(name, **changes)
     worlds, cells = {env: load_env(env) for env in envs}, []
     for world in worlds.values():
-        if hasattr(world, 'tasks'): world.tasks('test', changes.get('test_tasks', 1))  # a small world may have fewer
+        # a small world may not have so many
+        if hasattr(world, 'tasks'): world.tasks('test', changes.get('test_tasks', 1))
     for env, world in worlds.items():
         start, policy = starting(world, model, out)
         own = (changes if 'max_tokens' in changes or not getattr(world, 'max_tokens', 0)
@@ -181,7 +183,8 @@ def _connect(ray, where: dict, tries: int = 3):
 def _far(ray, function, cells):
     "Play cells on Ray, as they become free."
     paths = [os.path.abspath(path) for path in sys.path]
-    def task(packed):  # pickled by value: agentlab and your modules are imported from the paths of who started it
+    # pickled by value: agentlab and your own modules are imported from the paths of whoever started the sweep
+    def task(packed):
         sys.path[:] = ([path for path in paths if os.path.exists(path)]
                        + [path for path in sys.path if path not in paths])
         function, cell = pickle.loads(packed)
@@ -287,7 +290,8 @@ def bench(recipes: str = _HOME['recipe'],  # recipes with commas between: known 
     seeds: int = 5,  # runs of each pair, with the seeds 0, 1, ...
     steps: int = _HOME['steps'],  # updates of a run
     out: str = '',   # folder of the sweep (default: RUNS/bench); on a cluster one that all machines see
-    model: str = 'tiny',  # tiny, untrained, smollm2; a folder: a run, of `agentlab prime`, or in transformers' layout
+    # 'tiny', 'untrained', 'smollm2', a run folder, a folder of `agentlab prime`, or one in the transformers layout
+    model: str = 'tiny',
     lr: float = 0.,         # learning rate; 0: the recipe's own
     groups: int = 0,        # tasks of an update; 0: the recipe's own
     group_size: int = 0,    # episodes of a task; 0: the recipe's own

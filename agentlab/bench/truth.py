@@ -29,7 +29,8 @@ class World:
 def solve(world: World,
 )->tuple[Tensor, Tensor]:  # (horizon, states, actions) advantage; (horizon + 1, states) value, both undiscounted
     "The true advantage of every action in every state at every turn."
-    value, advantage = [torch.zeros(len(world.chance), dtype=torch.float64)], []
+    value = [torch.zeros(len(world.chance), dtype=torch.float64)]
+    advantage = []
     for _ in range(world.horizon):
         worth = world.reward + world.chance @ value[0]
         value.insert(0, (world.policy*worth).sum(1))

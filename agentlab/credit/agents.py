@@ -16,7 +16,8 @@ from ..recipe import recipe
 @estimator('outcome', 'turns of the same agent (seat) in the same task', 'every token of the episode',
            'Feng et al., 2026, Dr. MAS, arXiv 2602.08847', needs=('group', 'seat'))
 def dr_mas(b:Batch,  # episodes; episodes need `seat` (the agent), for baseline='global' also `game`
-    # 'agent': its own mean and deviation; 'global': the average of the game, with mean and deviation of all games
+    # 'agent': the agent's own mean and deviation; 'global': the average of the game, with mean and deviation of all
+    # games
     baseline:str='agent', scale:str='std',  # 'std': divide by the deviation; None: do not
     ddof:int=1,           # 1: sample deviation; 0: population
     eps:float=1e-6,       # added to the deviation

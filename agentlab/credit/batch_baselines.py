@@ -24,7 +24,8 @@ def whiten(x:Tensor, count:Tensor=None,  # (length,) how many tokens each score 
     value = torch.where(scored, x, 0)
     mean = (weight*value).sum()/weight.sum()
     variance = (weight*(value-mean).square()).sum()/(weight.sum()-1)
-    low, high = torch.cat([x[weight > 0], mean.nan_to_num()[None]]).aminmax()  # the mean: at least one number
+    # the mean, so that there is at least one number
+    low, high = torch.cat([x[weight > 0], mean.nan_to_num()[None]]).aminmax()
     equal = (high-low < torch.inf) & (high-low <= 1e-9*torch.maximum(high.abs(), low.abs()))
     return torch.where(scored & ~equal, (value-mean)*(variance+eps).rsqrt(), 0)
 
@@ -37,10 +38,12 @@ def reinforce_pp(b:Batch,  # episodes; tasks need not repeat
     "Return of each action token, whitened over the batch (REINFORCE++, Hu et al. 2025)."
     tokens, episode = b.turn_lengths().double(), b.turns.episode
     after = shift(tokens, episode, k=-1)  # length of the next turn
-    end = b.turns.reward if faithful else recur(b.turns.reward, gamma**after, episode)  # return at a turn's last token
+    # return at the last token of each turn
+    end = b.turns.reward if faithful else recur(b.turns.reward, gamma**after, episode)
     end = torch.where(b.of_turn('outcome').isnan(), torch.nan, end)
     if gamma == 1: return b.spread(whiten(end, tokens))
-    left = b.spread(tokens.cumsum(0)) - torch.arange(1, len(b.actions)+1, device=end.device)  # tokens still to come
+    # tokens of the turn still to come
+    left = b.spread(tokens.cumsum(0)) - torch.arange(1, len(b.actions)+1, device=end.device)
     return whiten(b.spread(end)*gamma**left)
 
 @recipe('Hu et al., 2025, REINFORCE++, arXiv 2501.03262')

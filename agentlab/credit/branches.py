@@ -22,10 +22,12 @@ def hard_branches(b:Batch,  # episodes; `turns.origin` says which turns are copi
     once:bool=False,        # True: copies have no vote and get 0; give the loss `once(b)`, where they have no weight
 )->Tensor:                  # (action tokens,) float64 advantage; an outcome of NaN has no say
     "GRPO advantage, a shared turn the mean of its episodes' (in the spirit of ARPO's hard one, Dong et al. 2025)."
-    copy, outcome = copied(b), b.of_turn('outcome')
+    copy = copied(b)
+    outcome = b.of_turn('outcome')
     votes = torch.where(copy, torch.nan, outcome) if once else outcome
     worth = compare(votes, b.of_turn('group', 'seat'), scale, ddof, eps, singleton, b.unit(rows))
-    worth = group_mean(torch.where(votes.isnan(), torch.nan, worth), b.turns.episode)  # one per episode, copies too
+    # one number per episode, at its copied turns too
+    worth = group_mean(torch.where(votes.isnan(), torch.nan, worth), b.turns.episode)
     shared = group_mean(worth, b.turns.origin).nan_to_num(0.)
     return b.spread(torch.where(copy, 0., shared) if once else shared)
 

@@ -58,7 +58,8 @@ def ipa_loss(logp:Tensor,  # (action tokens,) log-probability under the policy i
     old = need(batch.tokens, base, 'IPA weighs bad chunks by how far the policy has moved',
                f'Set it with batch.with_action({base}=policy.logprobs(batch)[0]).')[batch.actions]
     kept = torch.ones_like(batch.turns.t, dtype=torch.bool) if limit is None else chunk_mask(batch, limit)
-    ratio = chunk_ratio(batch, logp, old).clamp(max=0).exp()[batch.action_turn].to(logp)  # min(rho, 1) without overflow
+    # min(rho, 1), and nothing overflows
+    ratio = chunk_ratio(batch, logp, old).clamp(max=0).exp()[batch.action_turn].to(logp)
     bad = ratio if through else ratio.detach()*logp
     loss = -advantage.to(logp)*torch.where(advantage > 0, logp, bad)
     return torch.where(kept[batch.action_turn], loss, 0)

@@ -59,7 +59,8 @@ def _steps(b, value, gamma, lam, level, lam_value=None):
     if level == 'token':
         reward = torch.zeros_like(values).index_copy(0, last, reward)
         episode = b.turns.episode.index_select(0, b.action_turn)
-    final = torch.cat([episode[1:] != episode[:-1], torch.ones_like(episode[:1], dtype=torch.bool)])  # an episode's end
+    # last step of its episode
+    final = torch.cat([episode[1:] != episode[:-1], torch.ones_like(episode[:1], dtype=torch.bool)])
     end = torch.where(b.episodes.truncated.bool(), b.episodes.last_value, 0).index_select(0, episode)
     delta = reward + gamma*torch.where(final, end, values.roll(-1)) - values
     count = torch.bincount(episode, minlength=len(b))

@@ -88,7 +88,8 @@ def pass_at_k(b:Batch,  # episodes; several episodes per group
     outcome, peers, episode = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.turns.episode
     best, equal = group_max(outcome, peers), group_constant(outcome, peers)
     alone = group_count(outcome, peers, episode) == 1
-    champion = episode == group_min(torch.where(outcome == best, episode, torch.nan), peers)  # in a tie its lead is 0
+    # one of the best: with a tie its lead is 0
+    champion = episode == group_min(torch.where(outcome == best, episode, torch.nan), peers)
     second = group_max(torch.where(champion, torch.nan, outcome), peers)
     second = torch.where(equal, torch.where(alone & (singleton == 'raw'), 0, best), second)
     deviation = torch.where(alone, 1, group_std(outcome, peers, ddof, episode)) + eps if scale else 1

@@ -46,7 +46,8 @@ def _lengths(b, history, gamma, alpha, scale, ddof, eps):
     now = key = same(b.of_turn('group', 'seat'), b.turns.state)
     for k in range(1, history+2):
         if k > 1: key = same(key, shift(now, episode, k-1, fill=-1))
-        known = torch.where(shift(torch.ones_like(now), episode, k-1) > 0, returns, torch.nan)  # NaN: below k states
+        # NaN: fewer than k states so far
+        known = torch.where(shift(torch.ones_like(now), episode, k-1) > 0, returns, torch.nan)
         items.append(((k+1)**alpha, compare(known, key, scale, ddof, eps, singleton='zero'),
                       (group_count(known, key) > 1) & ~known.isnan()))
     return items

@@ -57,7 +57,8 @@ def seeupo_updates(b:Batch,  # episodes; `tokens.old_logp` is used for the start
     budget:int=4096, seed:int=0,  # tokens of one forward pass; of the random order
     faithful:bool=False,   # True, as released: the product is clipped after every turn; False: once, where it is used
     **credit_args          # keywords of `seeupo`
-)->Iterator[tuple[Tensor,Tensor]]:  # yields (action tokens,) each: which to train now, bool; their advantage
+# yields (action tokens,) bool: the tokens to train now; (action tokens,) their advantage
+)->Iterator[tuple[Tensor,Tensor]]:
     "One update per turn number, later ones weighted by how far earlier turns have moved (SeeUPO, Hu et al. 2026)."
     place, advantage, todo = turn_number(b), seeupo(b, **credit_args), turn_order(b, order, seed)
     now = b.action('old_logp') if 'old_logp' in b.tokens else policy.logprobs(b, temperature, budget)[0]
@@ -67,7 +68,8 @@ def seeupo_updates(b:Batch,  # episodes; `tokens.old_logp` is used for the start
         sent = yield mine[b.action_turn], advantage*b.spread(product.clamp(1-low, 1+high)[b.turns.episode])
         if k+1 == len(todo): return  # nobody asks how the last update moved the policy
         before, now = now, policy.logprobs(b, temperature, budget)[0] if sent is None else sent
-        product[b.turns.episode[mine]] *= turn_ratio(b, before, now, low, high)[mine]  # one at most in an episode
+        # an episode has one such turn, or none
+        product[b.turns.episode[mine]] *= turn_ratio(b, before, now, low, high)[mine]
         if faithful: product = product.clamp(1-low, 1+high)
 
 @recipe('Hu et al., 2026, SeeUPO, arXiv 2602.06554')

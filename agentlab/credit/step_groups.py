@@ -20,7 +20,8 @@ def turn_returns(b:Batch, gamma:float,  # discount per turn
     return torch.where(b.of_turn('outcome').isnan(), torch.nan, recur(b.turns.reward, gamma, b.turns.episode))
 
 def similar_states(b:Batch,  # episodes; turns need `state`, and what it says in `batch.labels['state']`
-    ratio:float=.95,  # least similarity of a text and the first of its cluster: 2 x matched characters / all characters
+    # least similarity of a text and the first text of its cluster: 2 x matched characters / all characters
+    ratio:float=.95,
     faithful:bool=False,  # True: with difflib's shortcut for texts of 200 characters and more, as released
 )->Tensor:                # (turns,) int64 key: equal for turns of one cluster of one group and seat
     "Greedy clusters of state texts: each joins the first it resembles or opens a new one (GiGPO's released code)."
@@ -29,7 +30,8 @@ def similar_states(b:Batch,  # episodes; turns need `state`, and what it says in
     if not 0 < ratio <= 1:
         raise ValueError(f'ratio={ratio!r}: give a number above 0 and at most 1; with 1 only equal texts meet')
     peers, row = b.of_turn('group', 'seat'), torch.arange(len(b.turns), device=b.turns.state.device)
-    key = row if faithful else same(peers, b.turns.state)  # equal texts meet; the shortcut can part even those
+    # equal texts meet: look at each once. The shortcut can part even those
+    key = row if faithful else same(peers, b.turns.state)
     first = (row == group_min(row, key)).nonzero()[:, 0]
     texts, clusters, found = b.labels.get('state', {}), {}, []
     for number, (who, state) in enumerate(zip(peers[first].tolist(), b.turns.state[first].tolist())):

@@ -153,7 +153,8 @@ def repetition(batch:Batch, share:float=.25, actions:float=.5,  # of the episode
 def row_of(batch:Batch)->dict:  # played episodes; tokens need `entropy` -> a row with the columns that detectors read
     "What a batch says of itself, under the names of a run's rows."
     e, profile = batch.episodes, turn_profile(batch)
-    tokens, groups = profile.tokens.double(), same(e.group)
+    tokens = profile.tokens.double()
+    groups = same(e.group)
     alive = groups[~group_constant(e.outcome, groups)].unique()
     return dict(step=int(e.step.max()) if len(batch) else 0, success=float(e.success.double().mean()),
                 entropy=float((profile.entropy*tokens).sum()/tokens.sum()),

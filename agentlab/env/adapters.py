@@ -171,7 +171,8 @@ class Gymnasium(Borrowed):
             answer = self.refusal(action, '', f'You can: {listed(self.legal(), 20)}.')
             shown = f'{answer}\n{self.text(self.seen, self.inner)}'.removeprefix('\n')
             return shown, self.penalty, False, dict(invalid=True)
-        self.seen, reward, terminated, truncated, self.known = self.inner.step(self.first + self.words.index(action))
+        number = self.first + self.words.index(action)
+        self.seen, reward, terminated, truncated, self.known = self.inner.step(number)
         info = dict(success=bool(self.won(float(reward), terminated, self.known)))
         if truncated: info['truncated'] = True
         return self.text(self.seen, self.inner), float(reward), bool(terminated or truncated), info

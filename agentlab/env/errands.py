@@ -53,7 +53,8 @@ def errand(task)->dict:  # dict(kind=, good=, store=, numbers=) -> the same with
         (word, column), question = kind.split(), f'What is the {kind} of the {good}?'
         call = f'sqlite select {whole[word]} ( {column} ) from {good}'
         answer = dict(max=max, min=min, sum=sum)[whole[word]](row[columns.index(column)] for row in rows[good])
-    if kind in sums: answer = eval(call.removeprefix('python '), dict(__builtins__={}))  # our two numbers and a sign
+    # two numbers and a sign, of our own
+    if kind in sums: answer = eval(call.removeprefix('python '), dict(__builtins__={}))
     return given | dict(question=question.format(*numbers, good=good), calls=[call], answer=str(answer))
 
 @lru_cache(1000)

@@ -259,7 +259,8 @@ class HopSearch(Drawn, Env):
         bad = verb not in verbs[role] or not words or (verb == 'answer' and not full_name.fullmatch(words))
         text, paid, info = self.refuse(action) if bad else getattr(self, verb)(words)  # a known verb
         turns = self.game.turns + 1
-        self.game = replace(self.game, turns=turns, over=self.game.over or turns >= self.horizon)  # time is up, by rule
+        # the horizon is a rule: time is up
+        self.game = replace(self.game, turns=turns, over=self.game.over or turns >= self.horizon)
         reward = {seat: float(info.get('success', False)) for seat in self.seats}  # the outcome is everybody's
         reward[self.seats[self.roles.index(role)]] += paid
         info = dict(invalid=False, success=False, truncated=False, reached=(), cost=0.) | self.facts() | info

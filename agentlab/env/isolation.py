@@ -85,7 +85,8 @@ def failure(error:BaseException)->bytes:
 PARTS = ('seat', 'observation', 'reward', 'done', 'info')  # of a Step
 
 def as_data(value  # None, truth values, numbers, texts, bytes, lists, tuples, sets, dictionaries and Steps of these
-):  # what JSON can hold: a list is a list, everything else that holds something a dictionary with one key that names it
+# what JSON can hold: a list is a list, and everything else that holds something a dictionary with one key that names it
+):
     "A value without any object in it. Raises TypeError for one that is more than its data."
     if value is None or type(value) in (bool, int, float, str): return value
     if isinstance(value, str): return str.__str__(value)
@@ -178,7 +179,8 @@ class Worker:
             first = self.reply(self.posted + self.limit)
             if first is None or first[0] == 'error': return first
             self.ready, self.posted = True, time.monotonic()  # starting up does not count against the call
-        reply, self.waiting = self.reply(self.posted + limit), ''
+        reply = self.reply(self.posted + limit)
+        self.waiting = ''
         return reply
     def reply(self, deadline:float)->list:
         "The next reply; None if the worker died."

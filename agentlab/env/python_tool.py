@@ -93,7 +93,8 @@ def parse(action:str)->tuple:  # the whole text of a turn -> ('python', code), (
     return (verb, rest) if rest else ('', '')
 
 def answers(action:str  # the whole text of a turn
-)->list:  # a number as text for every word `answer`, '' where none follows it; [] if the action begins otherwise
+# a number as text for every word `answer`, '' where none follows it; [] if the action does not begin with the word
+)->list:
     "The answers of an action. Behind the word `python` all is code."
     found = opening.match(action)
     if not found or found[1].lower() != 'answer': return []
@@ -102,7 +103,9 @@ def answers(action:str  # the whole text of a turn
     return [number if re.fullmatch('-?[0-9]{1,30}', number) else '' for number in numbers]
 
 def well_formed(action:str  # the whole text of a turn
-)->dict:  # malformed (0 or 1): a fence is open or a word lacks what belongs behind it; answers: how many are whole
+# malformed: 1 where a fence is not closed or a word lacks what belongs behind it, else 0; answers: how many are
+# complete
+)->dict:
     "How an action was said, as columns for `agentlab.rollout.roc_penalty`."
     found = answers(action)
     fences = len(re.findall('` ?` ?`', action))

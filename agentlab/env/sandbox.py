@@ -102,7 +102,8 @@ def telling(code:str,  # any text
     tell = f"if {value_} is not None: {print_}({repr_}({value_})[:{most}], end='')"
     return f'{before}{value_} = ({value}\n){after}\n{tell}\nNone'
 
-begun = []  # process in which Monty's threads run: a fork inherits this list, not the threads, and would wait for ever
+# the process in which Monty's threads run: a fork inherits this list and not the threads, and would wait for ever
+begun = []
 
 class MontySandbox:
     "Runs Python in Monty's workers; call it with code. Threads and clones may share it; a copy is a new one."
@@ -170,8 +171,10 @@ def run_python(code:str, names:dict=None,  # any text; name -> plain value, whic
     "Run one program in Monty. For many, make one `MontySandbox` and call it: its workers stay."
     return MontySandbox(seconds, megabytes, depth, output)(code, names)
 
-machines = {'x86_64': (0xC000003E, 0), 'aarch64': (0xC00000B7, 1)}  # machine -> (audit number, its place below)
-allowed = data_of('syscalls')  # call -> its numbers on x86_64 and aarch64; None: it has no such call
+# machine -> (its audit number, which of the two numbers below is its own)
+machines = {'x86_64': (0xC000003E, 0), 'aarch64': (0xC00000B7, 1)}
+# call -> its numbers on x86_64 and aarch64; None: it has no such call
+allowed = data_of('syscalls')
 
 def call_filter(machine:str  # 'x86_64' or 'aarch64', as `platform.machine()` says
 )->bytes:  # a seccomp program: the calls of `allowed` go on, all others fail with 'operation not permitted'

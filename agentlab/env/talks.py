@@ -12,7 +12,8 @@ from random import Random
 from .protocol import (Drawn, TextEnv, check_split, check_whole, data_of, environment, guide_text, noisy,
                                    split_of, tidy)
 
-table = data_of('diseases')  # disease -> its symptoms; no medical advice
+# disease -> its symptoms; no medical advice
+table = data_of('diseases')
 symptoms = sorted({one for some in table.values() for one in some})
 
 def judged(said:str, advice:str, disease:str  # the diagnosis and 'home' or 'clinic'; what it is

@@ -9,7 +9,8 @@ __all__ = ['kinds', 'tool', 'schema_of', 'named', 'shown', 'fault_of', 'fits', '
 import inspect, json, re, types, typing
 from typing import get_type_hints
 
-kinds = dict(string=str, integer=int, number=(int, float), boolean=bool, array=list, object=dict)  # JSON's types, ours
+# JSON's types and ours
+kinds = dict(string=str, integer=int, number=(int, float), boolean=bool, array=list, object=dict)
 
 def tool(name:str, description:str,  # what the model calls; one sentence: what it does
     /, **parameters   # name -> what it means, or (JSON type, what it means); text where no type is given

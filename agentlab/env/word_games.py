@@ -22,7 +22,8 @@ def marks(guess:str, word:str,  # of the same length
     faithful:bool=False  # as released: an occurrence is yellow even where the word has no more of this letter
 )->str:  # of g, y and -
     "How a guess is answered in Wordle."
-    spare, found = Counter(w for g, w in zip(guess, word) if g != w), []
+    spare = Counter(w for g, w in zip(guess, word) if g != w)
+    found = []
     for g, w in zip(guess, word):
         near = g in word if faithful else spare[g] > 0
         if g != w and near: spare[g] -= 1

@@ -53,7 +53,8 @@ def hand_over(batch: Batch,              # tokens need old_logp, and ref_logp wh
     found = dict(prompt_ids=full[:, :cut], prompt_mask=mask[:, :cut], completion_ids=full[:, cut:],
                  completion_mask=mask[:, cut:], tool_mask=at(weight[chosen]), advantages=at(advantage[chosen]),
                  old_per_token_logps=at(part.action('old_logp').nan_to_num()))
-    if 'ref_logp' in part.tokens: found['ref_per_token_logps'] = at(part.action('ref_logp'), -1e4)  # a 0 could overflow
+    # a 0 there could overflow: exp(0 - logp)
+    if 'ref_logp' in part.tokens: found['ref_per_token_logps'] = at(part.action('ref_logp'), -1e4)
     return found
 
 def of_trl(logp, batch, advantage, entropy=None):
@@ -128,7 +129,8 @@ def trl_config(recipe: Recipe, output_dir,  # TRL's checkpoints; the run folder 
                  max_steps=recipe.steps*recipe.minibatches, logging_steps=recipe.minibatches,
                  save_steps=recipe.checkpoint_every*recipe.minibatches, seed=recipe.seed)
     with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', message='.*gradient_checkpointing')  # transformers renamed it, TRL has not
+        # transformers has a new name for it, TRL has not
+        warnings.filterwarnings('ignore', message='.*gradient_checkpointing')
         return GRPOConfig(output_dir=str(output_dir),
                           per_device_train_batch_size=fixed['generation_batch_size']//pieces,
                           gradient_accumulation_steps=accumulate, **house | fixed | more)
@@ -284,7 +286,8 @@ class _Step:
         guest = self.guest
         played = collect(guest, step)
         batch = usable(played)
-        row, learned = empty_row(step) | measure_play(played, batch), None
+        row = empty_row(step) | measure_play(played, batch)
+        learned = None
         try:
             batch, advantage, _ = prepare(guest, batch, step)
             learned = batch.with_action(advantage=advantage)

@@ -31,7 +31,8 @@ def _tables(mask: Tensor)->tuple:
     starts[:, 1:] &= ~mask[:, :-1]
     count, row = starts.sum(1), starts.nonzero()[:, 0]
     first = count.cumsum(0) - count
-    owner = torch.maximum(starts.flatten().cumsum(0).view(mask.shape) - 1, first[:, None])  # earlier: the first turn
+    # before the first turn: the first turn
+    owner = torch.maximum(starts.flatten().cumsum(0).view(mask.shape) - 1, first[:, None])
     owner = torch.where(count[:, None] > 0, owner, -1)
     token_row, position = mask.nonzero(as_tuple=True)
     number = torch.arange(len(mask), device=mask.device)
@@ -112,7 +113,9 @@ def padded(batch: Batch,  # one row (context window) per episode; each turn has 
 
 def ragged_batch(episodes: int = 12, size: int = 4,  # episodes; episodes of a group (the last group may be smaller)
     seed: int = 0,
-)->Batch:  # 1 to 5 turns of 1 to 6 tokens behind 1 to 4 of the environment; rewards in halves, equal in group 2
+# 1 to 5 turns of 1 to 6 tokens, with 1 to 4 tokens of the environment before each; rewards in halves; the second group
+# earns the same
+)->Batch:
     "A small batch in which everything has a different length."
     g = torch.Generator().manual_seed(seed)
     draw = lambda low, high, size: torch.randint(low, high + 1, (size,), generator=g)
@@ -121,7 +124,8 @@ def ragged_batch(episodes: int = 12, size: int = 4,  # episodes; episodes of a g
     last = torch.cat([episode[1:] != episode[:-1], torch.ones(1, dtype=torch.bool)])
     group = number//size
     reward = torch.where(group[episode] == 1, last.double()/2, draw(0, 4, len(episode)).double()/2)
-    runs = torch.stack([draw(1, 4, len(episode)), draw(1, 6, len(episode))], 1).flatten()  # environment, policy, ...
+    # environment, policy, environment, ...
+    runs = torch.stack([draw(1, 4, len(episode)), draw(1, 6, len(episode))], 1).flatten()
     run = torch.arange(len(runs)).repeat_interleave(runs)
     row = episode[run//2]
     outcome = torch.zeros(episodes, dtype=torch.float64).index_add_(0, episode, reward)
@@ -132,7 +136,8 @@ def ragged_batch(episodes: int = 12, size: int = 4,  # episodes; episodes of a g
     return Batch(e, Table(episode=number), Table(episode=episode, reward=reward), k)
 
 PREFIX = 'agentlab_'  # of every name in verl's registries
-_UNREAD = dict(gamma=('gamma', 1., 'gamma'), lam=('lam', 1., 'lam'),  # key: (our argument, verl's default, to write)
+# verl's key: (our argument, verl's default, what to write)
+_UNREAD = dict(gamma=('gamma', 1., 'gamma'), lam=('lam', 1., 'lam'),
                norm_adv_by_std_in_grpo=('scale', True, 'scale (null: do not divide)'))
 
 def _plain(value):
@@ -173,7 +178,8 @@ _columns: ContextVar[dict|None] = ContextVar('agentlab_columns', default=None)
 
 @contextmanager
 def handing(
-    **columns):  # name -> a list per row with an entry per turn (states, tags: whatever JSON holds) or an entry per row
+    # name -> a list per row with an entry per turn (states, tags: anything JSON can hold), or an entry per row
+    **columns):
     "Inside this block the estimators of this thread also see these columns."
     before = _columns.set(columns)
     try: yield
@@ -248,7 +254,8 @@ _KEYS = {objective.clip: _LOW_HIGH | dict(dual='clip_ratio_c'), objective.gspo: 
          objective.dcpo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'),
          objective.aepo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'),
          objective.reinforce: {}, objective.dro: dict(beta='policy_loss.dro_beta'),
-         objective.clip_cov: _LOW_HIGH | _COV,  # objective -> its argument -> verl's key
+         objective.clip_cov: _LOW_HIGH | _COV,
+         # objective -> its argument -> verl's key
          objective.kl_cov: dict(share='policy_loss.kl_cov_ratio', coef='policy_loss.ppo_kl_coef')}
 
 def check_loss(function: Callable,  # an objective of agentlab.objective
@@ -504,7 +511,8 @@ def _in_worker(cases: list, defaults: dict, cov: dict)->dict:
 
 THEIRS = {'agentlab_clip': 'vanilla', 'agentlab_gspo': 'gspo', 'agentlab_gmpo': 'geo_mean', 'agentlab_sapo': 'sapo',
           'agentlab_cispo': 'cispo', 'agentlab_dppo_tv': 'dppo_tv', 'agentlab_dppo_kl': 'dppo_kl',
-          'agentlab_reinforce': 'gpg', 'agentlab_dro': 'dro', 'agentlab_clip_cov': 'clip_cov',  # ours -> verl's loss
+          # ours -> verl's own loss
+          'agentlab_reinforce': 'gpg', 'agentlab_dro': 'dro', 'agentlab_clip_cov': 'clip_cov',
           'agentlab_kl_cov': 'kl_cov'}
 OWN_AVERAGE = 'agentlab_gmpo', 'agentlab_sapo'  # verl's average rows whatever loss_agg_mode says
 

@@ -133,7 +133,8 @@ def spear_plan(
                   "Give episodes a source: 'policy' or 'replay'.")
     old = (source == state_key('replay'))[batch.rows.episode[batch.tokens.row[batch.actions]]]
     cov, free = covariance(logp, batch, advantage, old), ~clipped(logp, batch, advantage, low=low, high=high)
-    dropped, fresh = torch.zeros_like(old), (share, least, most)
+    dropped = torch.zeros_like(old)
+    fresh = (share, least, most)
     for part, (share, least, most) in ((~old, fresh), (old, fresh if faithful else replay)):
         _check_share(share)
         n = max(int(share*int((part & ~cov.isnan()).sum()) + 1e-9), 1)

@@ -26,10 +26,12 @@ KEPT = 2**26  # bytes of encoded texts that a chat keeps
 class Chat:
     "A tokenizer's chat template, taken apart once, so that a growing conversation is only ever appended to."
     def __init__(self, tokenizer,  # with a chat template and an end-of-turn token
-        # of a template that rewrites history: False refuses it, True appends, 'window' begins one where it is rewritten
+        # of a template that rewrites history. False: refuse it; True: append all the same; 'window': a rewritten
+        # context begins a new window
         rewrites: bool|str = False,
         role: str = 'user',  # of the observations after the first one: 'user', or 'tool' where the template has it
-        **variables):  # told to the template, such as enable_thinking=False or date_string='26 Jul 2024'; JSON types
+        # what the template may be told, such as enable_thinking=False or date_string='26 Jul 2024'; JSON types
+        **variables):
         if not getattr(tokenizer, 'chat_template', None):
             raise ValueError('this tokenizer has no chat_template. Set tokenizer.chat_template to a Jinja template.')
         if rewrites not in (False, True, 'window'):
@@ -412,7 +414,8 @@ class Policy(_Scored):
         if adapted(model) and (getattr(model, 'is_quantized', False) or self.provenance):
             from agentlab.policy.qlora import save_adapter
             return save_adapter(self, folder)
-        # An adapter becomes part of the weights, in float32: in bf16, what a small one changes would be rounded away
+        # An adapter becomes part of the weights: in float32, because in bf16 what a small one changes would be rounded
+        # away.
         if hasattr(model, 'merge_and_unload'): model = copy.deepcopy(model).float().merge_and_unload()
         with quiet(): model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
@@ -434,7 +437,8 @@ def closing(policy, batch: Batch,
 )->tuple[Tensor, Batch]:  # (cut off,) their numbers; their last contexts, each with one action token that nobody said
     "What an episode that was cut off would have read next. Left out: those without turns, or whose context is full."
     final, (rows, held) = batch.labels.get('final', {}), torch.unique_consecutive(batch.tokens.row, return_counts=True)
-    last = dict(zip(batch.rows.episode[rows].tolist(), batch.tokens.id.split(held.tolist())))  # last of every episode
+    # the last context of every episode
+    last = dict(zip(batch.rows.episode[rows].tolist(), batch.tokens.id.split(held.tolist())))
     cut = {i: last[i].tolist() for i in batch.episodes.truncated.nonzero()[:, 0].tolist() if i in last}
     ids = {i: x + policy.chat.next(final.get(int(batch.episodes.final[i]), ''), x[-1]) for i, x in cut.items()}
     kept = [i for i in cut if len(ids[i]) < policy.max_context]

@@ -50,7 +50,8 @@ def _pieces(tokenizer, ids)->list[str]:
     decode = lambda x: tokenizer.decode(x, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     alone = [decode([i]) for i in ids]
     if ''.join(alone) == decode(ids): return alone
-    pieces, start, read = [], 0, 0  # spaces between words, characters of several ids: what comes needs what went before
+    # spaces between words, or characters of several ids: what follows needs what went before
+    pieces, start, read = [], 0, 0
     for k in range(1, len(ids) + 1):
         before, now = decode(ids[start:read]), decode(ids[start:k])
         broken = now.endswith('\ufffd') and k - read < 4 and k < len(ids)  # a letter of up to four bytes
@@ -192,7 +193,9 @@ class Style:
     "How a model writes a tool call."
     name: str
     markers: tuple  # what opens and closes a block; () where the whole message is the call
-    parse: object  # (text, start, latest end, tools) -> (name, arguments, end of the body); ValueError: what is wrong
+    # (text, start of the body, latest end of it, tools) -> (name, arguments, end of the body); ValueError says what is
+    # wrong
+    parse: object
     write: object  # (name, arguments) -> text of the call
     form: str      # how a call looks, for the system message
 

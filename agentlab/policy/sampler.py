@@ -107,7 +107,9 @@ def _pick(logits: Tensor, draws: Tensor, temperature: float, top_p: float, likel
 def pick(logits: Tensor, draws: Tensor,  # (rows, vocabulary); (rows,) uniform in [0, 1)
     temperature: float = 1.,  # 0: the likeliest token; its log-probability and entropy are then those of temperature 1
     top_p: float = 1., likeliest: int = 0,  # so many of the likeliest tokens are reported too
-)->tuple[Tensor, ...]:  # (rows,) ids, logps, entropies and, with top-p, logps after it; (rows, likeliest) ids and logps
+# (rows,) each: token ids, log-probabilities, entropies and, with top-p, log-probabilities after it; (rows, likeliest)
+# ids and log-probabilities
+)->tuple[Tensor, ...]:
     "Draw one token per row and say how likely it was."
     few = max(2**18 // logits.shape[1], 1) if logits.device.type == 'cpu' else len(logits)  # for the cache
     if len(logits) <= few: return _pick(logits, draws, temperature, top_p, likeliest)
@@ -303,7 +305,8 @@ def pieces(widths: list[int],  # tokens to read, per row, in slot order
     return cuts + [(start, len(widths))]
 
 def ahead(widths: list[int],  # tokens to read, per row, of one forward
-)->tuple[int, list[tuple[int, int]]]:  # tokens that all read together in the end; (first row, last + 1) of those before
+# tokens that all rows read together in the end; (first row, row after the last) of those that read before
+)->tuple[int, list[tuple[int, int]]]:
     "Long rows read what they have more in forwards of their own, where that is cheaper than padding all the others."
     def longer(width):
         stretches = groupby(range(len(widths)), key=lambda row: widths[row] > width)

@@ -22,7 +22,9 @@ fixed_day = '{%- macro strftime_now(form) -%}26 Jul 2024{%- endmacro -%}'
 _facts = {}  # (template, special tokens, variables) -> facts: worked out once in a process
 
 def template_facts(chat,  # agentlab.policy.Chat, which renders messages by its tokenizer's template
-)->dict:  # rewritten: what it does to earlier turns, or ''; system: knows one; trims: strips the spaces around messages
+    # rewritten: what it does to earlier turns, or ''; system: knows a system message; trims: strips the spaces
+    # around a message
+)->dict:
     "What has to be known of a chat template before it is appended to. ValueError for one that writes no plain text."
     tokenizer = chat.tokenizer
     key = (str(tokenizer.chat_template), repr(tokenizer.special_tokens_map), repr(sorted(chat.variables.items())),
@@ -44,7 +46,8 @@ def template_facts(chat,  # agentlab.policy.Chat, which renders messages by its 
 def _rewritten(chat)->str:
     "What the template does to earlier turns when later ones follow; '' where it leaves them alone."
     found, thinking = [], '<think>\n{}THOUGHT\n</think>\n\n'
-    for thought, apart in (('', False), (thinking, False), (thinking, True)):  # some want the thought in its own field
+    # a template may want the thought in a field of its own
+    for thought, apart in (('', False), (thinking, False), (thinking, True)):
         said = [thought.format(n) + f'{n}AGENT' for n in ('FIRST', 'NEXT')]
         spoken = [dict(role='assistant', content=f'{n}AGENT', reasoning_content=f'{n}THOUGHT') if apart else x
                   for n, x in zip(('FIRST', 'NEXT'), said)]

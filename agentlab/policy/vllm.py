@@ -284,7 +284,8 @@ class VLLMServer(_Rows):
         model: str|None = None,   # name under which it serves the base; None: the first one that it names
         key_name: str = 'VLLM_API_KEY',  # environment variable that holds its key; unset: none is sent
         timeout: float = 600., tries: int = 8,  # seconds for one row; of every request
-        # seconds before the second try, then doubled; at most; in all; share that chance takes: see agentlab.patience
+        # seconds before the second try, doubled before each one after it; at most; for all tries of a request; share of
+        # a pause that chance may take away: see agentlab.patience
         wait: float = 1., longest: float = 60., total: float = 1800., jitter: float = .5,
         workers: int = 256,  # rows under way at a time
         keep: int = 2,       # adapters that the server holds for us; --max-cpu-loras must not be less
@@ -477,7 +478,8 @@ def check_follows(policy)->str|None:
 @torch.no_grad()
 def local_logps(policy, rows: list[tuple[list, list]], temperature: float)->Tensor:
     "(tokens,) log-probabilities, by the policy without its adapter, of what was said after each context."
-    found, without = [], policy.model.disable_adapter() if getattr(policy.model, 'peft_config', None) else nullcontext()
+    found = []
+    without = policy.model.disable_adapter() if getattr(policy.model, 'peft_config', None) else nullcontext()
     with without, policy.computing():
         for context, ids in rows:
             logits = policy.model(input_ids=torch.tensor([context + ids], device=policy.device),
@@ -486,7 +488,9 @@ def local_logps(policy, rows: list[tuple[list, list]], temperature: float)->Tens
     return torch.cat(found)
 
 def compare(sampler: VLLMSampler, policy, tokens: int = 8, rows: int = 4,  # sampled at temperature 1; at 2 one row
-)->dict:  # scaled: its log-probabilities are after the temperature; distance: mean |engine - policy| at 1, nats
+# scaled: whether its log-probabilities are after the temperature; distance: mean of |engine - policy| at temperature 1,
+# nats
+)->dict:
     "Whether an engine serves this policy's base. Raises ValueError for another model, or for rows that are too short."
     limits, size = sampler.engine.limits(), vocabulary(policy)
     if limits['max_len'] and policy.max_context > limits['max_len']:

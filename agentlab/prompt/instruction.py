@@ -104,12 +104,14 @@ def render_english(instruction:Instruction, turns:Turns  # what there is to show
 class Instructed(Wrapper):
     "An environment whose observations are rendered by an instruction."
     def __init__(self, env,  # the inner environment
-        # if the task names none: an Instruction, or a function (generator, env) -> Instruction, after the inner reset
+        # where the task names none: an Instruction, or a function (generator, env) -> Instruction, called after the
+        # inner reset
         instruction=Instruction(), render:Callable=render,  # instruction, turns -> text
         facts_read:bool=False):  # True: only those facts are stated whose observation was read in this episode
         super().__init__(env)
         self.default, self.render, self.facts_read = instruction, render, facts_read
-        self.shown = (f'{getattr(instruction, "__qualname__", instruction)} {render.__qualname__}'  # goes into run.json
+        # goes into run.json
+        self.shown = (f'{getattr(instruction, "__qualname__", instruction)} {render.__qualname__}'
                       + ' facts_read'*facts_read)
         self.instruction, self.seen, self.goal_text, self.legal = None, {}, '', ()
     def __repr__(self): return f'Instructed({self.inside}, {self.shown})'  # goes into run.json where a memory holds one
@@ -165,7 +167,8 @@ def squeezed(text:str)->str:
     return ''.join(text.split())
 
 def play_instructed(
-    policy, env, seeds:list, group_size:int=1, tasks:list=None,  # as for `agentlab.rollout.play`; env: an Instructed
+    # as for `agentlab.rollout.play`; env: an Instructed
+    policy, env, seeds:list, group_size:int=1, tasks:list=None,
     # one Instruction (or its JSON) for all, or a list with one per group; `tasks` are then those of the inner
     # environment, or of `Instructed.tasks`, whose instruction gives way
     instructions=None, system:str=None, **how  # as for `play`

@@ -150,7 +150,8 @@ def family_tree(population:Population,  # with recorded weights
     colors:tuple=('#0072B2', '#D55E00'),  # of a member that left; of one that is still there
     longest:int=42):  # characters of a label; the whole text is shown on hover -> plotly figure
     "A line from joining to leaving for every member with a recorded weight, as wide as its last weight; hover: text."
-    weights, figure = population.history(), needed('plotly.graph_objects', 'lab', 'family_tree').Figure()
+    go = needed('plotly.graph_objects', 'lab', 'family_tree')
+    weights, figure = population.history(), go.Figure()
     family = population.family()[lambda all: all.number.isin(weights.number)]
     for m in family.itertuples():
         own = weights[weights.number == m.number]
@@ -188,6 +189,7 @@ def pareto_chances(scores:Tensor  # (instructions, questions)
     if scores.ndim != 2 or not scores.numel():
         raise ValueError(f'scores has shape {tuple(scores.shape)}: give (instructions, questions), at least one each')
     if torch.isnan(scores).any(): raise ValueError('scores holds NaN: score every instruction on every question')
-    kept, counts = survivors(scores), torch.zeros(len(scores), dtype=torch.float64)
+    kept = survivors(scores)
+    counts = torch.zeros(len(scores), dtype=torch.float64)
     counts[kept] = fronts(scores)[kept].sum(1).double()
     return counts/counts.sum()

@@ -292,7 +292,8 @@ class _Taking(_Adding):
         batch = pick(_assemble([c for c, _ in contents], [cut for _, cut in contents], local), order.argsort())
         if group is None: group = batch.episodes.group
         else: group = torch.as_tensor(group).cpu().long().expand(len(index)).clone()
-        game = -1 - self.facts.game_number[index] - 2**32*cumcount(index)  # n-th copies of a game's seats stay one game
+        # the n-th copies of the seats of a game stay one game
+        game = -1 - self.facts.game_number[index] - 2**32*cumcount(index)
         batch = batch.with_episodes(group=group, game=game, source=torch.full((len(index),), state_key(source)),
                                     replay_number=index + self.start)
         sources = [dict(source={state_key(source): source}), *(c.labels for c, _ in contents)]

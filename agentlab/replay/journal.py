@@ -80,7 +80,8 @@ def read_state(path: Path)->tuple[int, int, float, Tensor]|None:
     import pyarrow as pa, pyarrow.parquet as pq
     remedy = 'Without it the episodes have the priorities they began with: remove it.'
     try:
-        whole = pa.BufferReader(path.read_bytes())  # pyarrow opens a path twice; a writer may put another there between
+        # pyarrow opens a path twice; in between a writer may put another file there
+        whole = pa.BufferReader(path.read_bytes())
         table = pq.read_table(whole, page_checksum_verification=True)
         meta = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
         priority = torch.from_numpy(table['priority'].to_numpy().copy())

@@ -99,13 +99,15 @@ class SelfImitation(Replay):
                                                                                          least, or_zero, ddof)
         self.fields, self.faithful, self.tolerate = (fields or dict(kl_coef=0.), faithful, min(tolerate, 10) if faithful
                                                      else tolerate)
-        self.buffer, self.row, self.oldest = Buffer(episodes=episodes), {}, 0  # oldest (faithful): first step kept
+        # oldest: (faithful) the first step that is kept
+        self.buffer, self.row, self.oldest = Buffer(episodes=episodes), {}, 0
         self.baseline = Table(step=torch.zeros(0, dtype=torch.int64), mean=torch.zeros(0, dtype=torch.float64),
                               std=torch.zeros(0, dtype=torch.float64))
     def keep(self, batch:Batch, advantage:Tensor, step:int)->dict:
         "Remember the group means of this step, and store its good episodes with their advantages."
         self.remember(group_levels(batch, self.ddof), step)
-        if self.faithful and len(self.buffer): self.oldest = self.buffer.latest - self.tolerate  # the new count later
+        # what is new now does not count yet
+        if self.faithful and len(self.buffer): self.oldest = self.buffer.latest - self.tolerate
         good = worth_keeping(batch, advantage, self.uses_tool, self.or_zero)
         if good.any(): self.buffer.add(batch.with_action(advantage=advantage).select(good), step)
         return self.row | super().keep(batch, advantage, step)

@@ -50,11 +50,14 @@ def by_start(b:Batch)->Tensor:  # episodes; turns need `state` -> (episodes,) in
 
 def by_prompt(b:Batch)->Tensor:  # episodes with their context tokens -> (episodes,) int64
     "A key of the token ids that the agent read before its first action."
-    action, owner = b.tokens.turn >= 0, b.rows.episode[b.tokens.row]
+    action = b.tokens.turn >= 0
+    owner = b.rows.episode[b.tokens.row]
     seen = action.long().cumsum(0)
-    before = seen - action.long() == group_min((seen - action.long()).double(), owner).long()  # nothing sampled so far
+    # nothing sampled yet in this episode
+    before = seen - action.long() == group_min((seen - action.long()).double(), owner).long()
     prompt = before & ~action
-    cut = torch.searchsorted(owner[prompt], torch.arange(len(b), device=owner.device)[1:])  # where the next one begins
+    # where the next episode begins
+    cut = torch.searchsorted(owner[prompt], torch.arange(len(b), device=owner.device)[1:])
     return torch.tensor([state_key(ids.tolist()) for ids in b.tokens.id[prompt].tensor_split(cut.cpu())][:len(b)],
                         dtype=torch.int64, device=owner.device)
 

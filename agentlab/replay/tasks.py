@@ -135,10 +135,11 @@ def games_for(rates:Tensor,  # (tasks,) share of the games that are won
 
 def play_paced(policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,  # as for `play_recurring`
     numbers:list=None, sizes:list=None, limits:list=None,  # of every group: its task; games; most turns
-    max_turns:int=64, **how)->list:  # without sizes and limits: all groups alike -> episodes in the order of groups
-    "`play_recurring`, with games and turns of each group's own."
+    max_turns:int=64, **how)->list:  # for all -> episodes in the order of groups
+    "`play_recurring`, with games and turns of each group's own, at most `group_size` and `max_turns`."
     groups = list(range(len(seeds)) if groups is None else groups)
-    kinds = list(zip(sizes or [group_size]*len(groups), limits or [max_turns]*len(groups)))
+    kinds = [(min(size, group_size), min(limit, max_turns)) for size, limit in
+             zip(sizes or [group_size]*len(groups), limits or [max_turns]*len(groups))]
     found = []
     for size, limit in dict.fromkeys(kinds):
         mine = [i for i, kind in enumerate(kinds) if kind == (size, limit)]
@@ -154,10 +155,9 @@ class PacedSelection(NumberSelection):
         self.most, self.limit, self.slack = most, limit, slack
         self.longest = torch.zeros(len(self.tasks), dtype=torch.float64)  # turns; 0: not won yet
     def plan(self, step:int)->dict:
-        task = self.numbers(step)
-        rate = (self.wins + 1)/(self.wins + self.losses + 2)
+        task, rates = self.numbers(step), 1 - hardness(self.wins, self.losses)
         turns = torch.where(self.longest > 0, (self.longest + self.slack).clamp(max=self.limit), self.limit).long()
-        return dict(group_args=dict(numbers=task.tolist(), sizes=games_for(rate[task], self.most).tolist(),
+        return dict(group_args=dict(numbers=task.tolist(), sizes=games_for(rates[task], self.most).tolist(),
                                     limits=turns[task].tolist()))
     def read(self, batch:Batch, step:int)->Batch:
         b = super().read(batch, step)

@@ -26,11 +26,14 @@ from ..settings import in_parts
            'every token of the turn; with a baseline each token less what was expected of its turn by then',
            'Zhou et al., 2024, ArCHer, arXiv 2402.19446', needs=('q1', 'q2', 'v1', 'v2'))
 def archer(b:Batch,  # episodes; turns need q1, q2, v1, v2, which `ArcherCritic` supplies
-    pool:Callable=torch.minimum,  # of two heads: (turns,), (turns,) -> (turns,); the paper's code takes the smaller
-    baseline:str=None,  # name of a token column to subtract: what to expect of the turn's advantage before this token
+    # what becomes of two heads: (turns,), (turns,) -> (turns,); the paper's code takes the smaller
+    pool:Callable=torch.minimum,
+    # name of a token column that is subtracted: what to expect of the turn's advantage before this token
+    baseline:str=None,
 )->tuple[Tensor, Tensor]:  # what a token-level baseline should learn, advantage: (action tokens,) float64 each
     "Q of the turn minus V of its state, by a critic that learned from past episodes too (ArCHer, Zhou et al. 2024)."
-    spoken, heads = b.turn_lengths() > 0, {}
+    spoken = b.turn_lengths() > 0
+    heads = {}
     for name in ('q1', 'q2', 'v1', 'v2'):
         x = need(b.turns, name, f'archer compares what was said with the state and reads turns.{name}',
                  'Give the recipe critic=ArcherCritic, or set it with batch.with_turns.')
@@ -48,7 +51,8 @@ def archer_targets(b:Batch,  # past episodes
     v:Tensor,  # (turns, heads) the slow network's value of the state of every turn
     # (episodes, heads) its value of the state after an episode that was cut off; None: episodes.last_value
     last:Tensor=None, gamma:float=.95,  # discount per turn
-    faithful:bool=False,  # True: as released, one flag: an episode that was cut off has ended, nothing comes after it
+    # True: as released, one flag: an episode that was cut off has ended, and nothing comes after it
+    faithful:bool=False,
     chunk:int=1,  # turns whose rewards are taken as they were paid; beyond the game's end: all that came
 )->Tensor:        # (turns, heads) what each Q should say of what was said; 0 where nothing was
     "Reward of the turn, or of a chunk of turns, plus the discounted slow value of the next one (ArCHer's Q target)."
@@ -149,7 +153,9 @@ def _check_values(q_targets, v_targets, limit, gamma, tau):
 @torch.no_grad()
 def utterance_features(policy,  # agentlab.policy.Policy
     batch:Batch, budget:int=4096,  # tokens of one forward pass
-)->tuple[Tensor, Tensor]:  # (turns, width) float32 each: known before the turn's first word; after its last. Silent: 0
+# (turns, width) float32 each: what the model knew before the turn's first word; and after its last one. 0 for silent
+# turns
+)->tuple[Tensor, Tensor]:
     "A state and an utterance as the policy's last layer has them."
     turn, first, last = _spoken(batch)
     state = torch.zeros(len(batch.turns), policy.model.config.hidden_size, device=policy.device)

@@ -60,7 +60,8 @@ def sentences(text:str)->list:  # an observation
 
 def pattern(parts:tuple, action:str,  # sentences; what was done there
     names:re.Pattern,     # what is a name
-)->tuple:  # (sentences, action) with letters for names; action is None where it needs a name that the sentences lack
+# (the sentences, the action) with letters for names; the action is None where it needs a name that the sentences lack
+)->tuple:
     "Sentences and action with A, B, C in place of names."
     letters = {}
     def letter(found): return letters.setdefault(found[0], chr(65 + len(letters)%26)*(1 + len(letters)//26))
@@ -144,7 +145,8 @@ def mine(table:dict, most:int=8,  # from `evidence`; rules
     least:float=2.5, consistency:float=.7,  # z; share of the winners' turns
     each:int=1)->list:  # rules of one action -> of Evidence, the surest first
     "Rules that won, not lost, wherever winners met the pattern; the surest of each action, then the shortest."
-    sure, kept = [e for e in table.values() if e.nominated and e.z >= least and e.consistent >= consistency], []
+    sure = [e for e in table.values() if e.nominated and e.z >= least and e.consistent >= consistency]
+    kept = []
     for e in sorted(sure, key=lambda e: (-e.z, len(sentences(e.pattern)), e.pattern, e.action)):
         if sum(e.action == k.action for k in kept) < each: kept.append(e)
     return kept[:most]

@@ -24,7 +24,8 @@ def checklist(b:Batch,      # episodes; turns need a column for every item
     answer = steps if user_turn is None else same(b.turns.episode,
                                                   need(b.turns, user_turn, f'checklist reads turns.{user_turn}',
                                                        f'Set it with batch.with_turns({user_turn}=numbers).'))
-    cell = answer[:, None]*len(items) + torch.arange(len(items), device=marks.device)  # one per user turn and item
+    # (turns, items): one key per user turn and item
+    cell = answer[:, None]*len(items) + torch.arange(len(items), device=marks.device)
     done = group_max(marks.flatten(), cell.flatten()).view_as(marks)  # sticky; NaN where the item is on no step's list
     weight = torch.where(done.isnan(), 0, _per_item('weights', weights, items, 1.).to(marks))
     # (items, checklists)

@@ -45,7 +45,8 @@ def _blind(b, words, before, after, end_id):
     follows = shift(b.tokens.row[first], fill=-1) == b.tokens.row[first]  # the turn before is in the same window
     asked = shift(last)[follows]  # the last token of the action before
     turn, start, first, last = turn[follows], start[follows], first[follows], last[follows]
-    begin = asked + 1 + before + (b.tokens.id[asked] != end_id)  # an action cut short gets its end from the template
+    # an action cut short gets its end-of-turn token from the template
+    begin = asked + 1 + before + (b.tokens.id[asked] != end_id)
     owner, source = _ranges(start, last + 1 - start)
     place = source - begin[owner]
     hidden = (place >= 0) & (source < (first - after)[owner])

@@ -58,7 +58,8 @@ def _each(name, values, count):
     return values
 
 def renorm(b:Batch,  # episodes; turns need the column named next
-    process:str='process',  # turns column: the judge's share of points, 0 to 1; anything else is an invalid judgement
+    # turns column with the judge's share of points, 0 to 1; anything else is an invalid judgement
+    process:str='process',
     beta:float=1.,        # taken from every intermediate turn; with 1 no step pays where the outcome is 0
     faithful:bool=False,  # True: an invalid judgement counts as a share of 0, as in the authors' code
 )->Tensor:                # (turns,) float64; NaN throughout an episode without outcome
@@ -82,7 +83,8 @@ def cheapness(cost: Tensor,  # (episodes,) what each paid
 
 def routed(b: Batch, weight: float = .3, faithful: bool = False)->Tensor:  # of the cost, 0 to 1; as for `cheapness`
     "(turns,) float64. -1 for bad form, 0 for a wrong answer, else the outcome mixed with how cheap it was (Router-R1)."
-    cost, worth = b.total(b.turns.cost.double()), b.episodes.outcome.double()
+    cost = b.total(b.turns.cost.double())
+    worth = b.episodes.outcome.double()
     worth = torch.where(worth > 0, (1 - weight)*worth + weight*cheapness(cost, faithful), 0.)
     return torch.where(group_max(b.turns.invalid.double(), b.turns.episode) > 0, -1.*b.last_turns(), at_end(b, worth))
 

@@ -12,7 +12,8 @@ from ..episodes import Batch, Table, need
 from ..groups import group_sum, shift
 
 def information_gain(b:Batch,  # episodes; turns need `answer_logp`
-    kind:str='prob',  # gain of the answer's mean probability per token ('prob') or mean log-probability ('log_prob')
+    # 'prob': gain of the answer's probability (its mean per token); 'log_prob': gain of the mean log-probability
+    kind:str='prob',
     faithful:bool=False,  # True, as released: an episode with a missing measurement keeps only its outcome
 )->Tensor:                # (turns,) float64
     "Gain of belief in the true answer per turn, outcome on the last; 0 where not measured (IGPO, arXiv 2510.14967)."

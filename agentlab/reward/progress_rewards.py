@@ -16,7 +16,8 @@ from .information import _action_spans
 
 def progress(b:Batch,    # episodes; turns need `contribution`, and `invalid` unless grounding=0
     grounding:float=.5,  # paid for every action that the environment accepted
-    # True: the release, which uses no contributions, weighs a turn by the number of turns after it, the last by 0
+    # True: the release, which uses no contributions, weighs a turn by the number of turns after it, and so the last by
+    # 0
     faithful:bool=False)->Tensor:  # (turns,) float64
     "Predicted contribution of each turn plus a reward for valid actions (SPA-RL, arXiv 2505.20732)."
     if faithful and grounding != .5:

@@ -139,7 +139,8 @@ def tournament(b:Batch,  # episodes; several episodes per group
     seed:int=0,          # of the draws; each task draws from a generator of its own
 )->Tensor:               # (turns,) float64, 0 except on the last turn of each episode
     "Place among the episodes of the task and seat, 1 best to 0 worst (ArenaRL). A group of one gets 0."
-    both, earned = both_orders(judge), torch.zeros(len(b), dtype=torch.float64)
+    both = both_orders(judge)
+    earned = torch.zeros(len(b), dtype=torch.float64)
     peers = same(b.episodes.group, b.episodes.seat).cpu()
     for task in range(int(peers.max())+1 if len(b) else 0):
         players = (peers == task).nonzero()[:, 0]

@@ -40,7 +40,8 @@ def meta_reasoning(b:Batch,  # episodes; turns need `tag` (of TAGS), `action` (i
     failed = refused | need(b.turns, unavailable, f'meta_reasoning reads turns.{unavailable}',
                             'Or leave unavailable=None.').bool() if unavailable else refused
     episode, valid = b.turns.episode, (~refused).double()
-    earlier = recur(valid, 1., same(episode, action), reverse=False) - valid  # valid turns before with its action
+    # valid turns before this one with its action
+    earlier = recur(valid, 1., same(episode, action), reverse=False) - valid
     first = shift(torch.ones_like(action), episode) == 0
     changed = first | (shift(failed.long(), episode).bool() & (shift(action, episode) != action))
     rules = ((TAGS['planning'], planning, b.of_turn('outcome') > 0), (TAGS['explore'], explore, earlier == 0),

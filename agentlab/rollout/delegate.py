@@ -163,7 +163,8 @@ def search_script(env: Delegate, noise: float, generator: Random|None)->str:
     relation, _, name = env.errand.partition(' ')
     slips = noisy(noise, generator, 'look_up')
     if not env.spent: return f'search {generator.choice(relations) if slips else relation} {name}'
-    read = {fact: game.world.links[fact] for fact in game.found if fact[1] == name}  # else reports teach to invent
+    # a report of what was not read would teach to invent
+    read = {fact: game.world.links[fact] for fact in game.found if fact[1] == name}
     said = generator.choice([*read.values(), 'nothing']) if slips else read.get((relation, name), 'nothing')
     return f'done {said}'
 

@@ -147,7 +147,8 @@ def _keep_groups(b, choose, score, include_zero, who):
     number, lead = same(first), first == torch.arange(len(b), device=first.device)
     scores = score(b)[lead]
     candidate = ~scores.isnan() if include_zero else scores.abs() > 1e-10
-    given, keep = ~candidate.new_zeros(len(scores)) if include_zero else candidate, torch.zeros_like(candidate)
+    given = ~candidate.new_zeros(len(scores)) if include_zero else candidate
+    keep = torch.zeros_like(candidate)
     keep[given] = choose(torch.where(candidate, scores, -torch.inf)[given])
     return _drop(b, (keep & candidate)[number], who)
 
@@ -230,7 +231,8 @@ def roc_counts(positives:Tensor, negatives:Tensor,  # (any shape) float64: how m
     return torch.where(up <= few, few, up), torch.where(up <= few, keep - few, down)
 
 def roc_penalty(b:Batch,  # episodes; turns need the three columns
-    error:str='tool_error',  # turns column: 1 where a tool answered with an error, 0 without, NaN where none answered
+    # turns column: 1 where the tool answered with an error, 0 where it did not, NaN where no tool answered
+    error:str='tool_error',
     malformed:str='malformed',  # turns column: above 0 where a tag was opened and not closed, or the other way round
     answers:str='answers',  # turns column: number of complete answers in this turn
 )->Tensor:                  # (episodes,) float64, 0 to 2

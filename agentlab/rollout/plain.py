@@ -63,7 +63,8 @@ class Side:
         reward, self.unplaced = self.unplaced, 0.
         self.turns.append(Turn(t, self.observation, text, self.new, completion.ids, completion.logprobs,
                                completion.entropies, reward, state, window=self.window, **read))
-        self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or []  # some do not look
+        # not every sampler looks
+        self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or []
                                                             for name in ('top_ids', 'top_logps'))
         version = getattr(completion, 'version', None)  # of the weights that spoke, where play runs ahead
         if version is not None: self.turns[-1].columns['version'] = version
@@ -196,7 +197,8 @@ def _columns(name: str, given)->dict:
 def _state(name: str, value):
     try: state_key(value)
     except Exception as e: raise EnvError(f'{name} cannot be a state: {str(e)[:300]}') from None
-    return copy.deepcopy(value) if isinstance(value, (list, dict)) else value  # an environment may write on in its own
+    # the environment may go on writing in its own
+    return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
 
 def fault(error: BaseException)->str:
     "An exception as one text: its type, and what it says, where that can be read."
@@ -236,7 +238,8 @@ def call_all(games: list[Game], method: str, arguments: list[tuple],  # 'reset' 
     # threads for environments of this process that wait (for a tool, a server); 0: one after the other
     workers: int = 0)->list:  # a Step per game, as `admit` lets it pass, or the exception it raised
     "Call every environment; isolated ones run side by side, others with `workers`."
-    answers, posted = [None]*len(games), [i for i, g in enumerate(games) if hasattr(g.env, 'post')]
+    answers = [None]*len(games)
+    posted = [i for i, g in enumerate(games) if hasattr(g.env, 'post')]
     for i in posted: answers[i] = guarded(lambda: games[i].env.post(method, *arguments[i]))
     here = [i for i, g in enumerate(games) if not hasattr(g.env, 'post')]
     calls = [partial(_timed, games[i].env, method, arguments[i], limit) for i in here]
@@ -267,7 +270,8 @@ def play(policy, env,  # agentlab.policy.Policy; an environment, or a function t
     group_size: int = 1,
     tasks: list|None = None, groups: list[int]|None = None, # one per group: its task; its number (default 0, 1, 2, ...)
     sampler = None,  # default: a TorchSampler on the policy
-    max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None,  # of a game; of an action; of a seat
+    # turns of a game; tokens of an action; tokens of a seat
+    max_turns: int = 64, max_tokens: int = 16, token_budget: int|None = None,
     temperature: float = 1., top_p: float = 1.,
     limit: float|None = None,  # seconds for one call of an environment in this process
     workers: int = 0,  # threads in which environments of this process answer side by side; 0: one after the other
@@ -278,7 +282,8 @@ def play(policy, env,  # agentlab.policy.Policy; an environment, or a function t
     on_reset = None)->list[Episode]:  # called with all games before anybody acts -> ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
     given = dict(locals())
-    if hasattr(env, 'plays'): return given.pop('env').plays(**given)  # the program calls: agentlab.interop.programs
+    # a program that calls the policy by itself: agentlab.interop.programs
+    if hasattr(env, 'plays'): return given.pop('env').plays(**given)
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, groups)
     sampler = sampler or policy.sampler()
     policy, system, max_tokens = fitted_policy(policy, format, games, system, max_tokens)

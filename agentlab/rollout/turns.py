@@ -42,7 +42,8 @@ class TurnLimit(Wrapper):
         if not limits or any(isinstance(n, bool) or not isinstance(n, int) or n < 1
                              for n in limits) or sorted(set(limits)) != [*limits]:
             raise ValueError(f'limits={limits}: give whole numbers from 1, each larger than the one before')
-        self.limits, self.grant, self.says, self.rule = (limits, grant, says,  # the rule goes into run.json
+        # the rule goes into run.json
+        self.limits, self.grant, self.says, self.rule = (limits, grant, says,
                                                          f'{limits} {getattr(grant, "__qualname__", grant)}')
         self.t, self.granted, self.over = 0, 0, True
     @property
@@ -75,7 +76,8 @@ class Timed(Wrapper):
         super().__init__(env)
         self.clock = clock
     def step(self, action):
-        start, step = self.clock(), self.env.step(action)
+        start = self.clock()
+        step = self.env.step(action)
         return with_columns(step, seconds=self.clock() - start)
 
 def costs(b:Batch, *columns:str,  # turns columns to sum beside the usual ones; NaN adds nothing

@@ -68,7 +68,8 @@ def kind_of(task:dict  # of InjectBug or BugRepair
 
 def judged(made:list, tried:list,  # episodes of injectors and of solvers
     group_size:int  # injectors of a program
-# the same, with columns `kind`, `order` of the bug (injectors: 0), and for these `valid`, `solved`: the share mended
+# the same, with columns: `kind`; `order` of the bug, 0 for injectors; and for these `valid`, and `solved`: the share of
+# the tries that mended it
 )->list[Episode]:
     "Tell every injector how its bug fared. One that nobody could try (the environment failed) teaches nothing."
     scores = {}

@@ -20,7 +20,8 @@ from .ratings import Results, bradley_terry, rating_frame
 from .snapshots import load_snapshot, vocabulary_of
 from ..settings import in_parts, needed
 
-COUNTS = ('games', 'wins', 'draws', 'losses', 'truncated', 'faults')  # of a seating; wins and losses are of `first`
+# of a seating; wins and losses are those of `first`
+COUNTS = ('games', 'wins', 'draws', 'losses', 'truncated', 'faults')
 SUMS = ('paid_first', 'paid_second')
 
 class _Table:

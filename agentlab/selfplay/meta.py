@@ -42,7 +42,8 @@ def _project(x, gamma):
     "The nearest point of the simplex with every entry at least gamma (numpy)."
     if x.min() >= gamma and abs(x.sum() - 1) < 1e-12: return x
     free, ranked = 1 - len(x)*gamma, np.sort(x - gamma)[::-1]
-    excess = (np.cumsum(ranked) - free)/np.arange(1, len(x) + 1)  # >=: a `free` lost in rounding leaves the first equal
+    # >= below: a `free` lost in rounding leaves the first entry equal
+    excess = (np.cumsum(ranked) - free)/np.arange(1, len(x) + 1)
     return np.maximum(x - gamma - excess[np.nonzero(ranked >= excess)[0][-1]],
                       0) + gamma if free > 0 else np.full_like(x, gamma)
 
@@ -86,7 +87,8 @@ def projected_replicator(row, column=None,  # (rows, columns) payoffs, as in `re
     return torch.from_numpy(x/n), torch.from_numpy(y/n)
 
 def nash_sampler(
-    # (players, players) rate of the row against the column, ties half; NaN where they never met: the other's, else .5
+    # (players, players) rate of the row against the column, ties half; NaN where they have not met: taken from the
+    # other side, else .5
     win_rates, steps:int=20_000, dt:float=1e-2, gamma:float=1e-6  # of `projected_replicator`
 )->Tensor:  # (players,) float64 probabilities
     "How often to send each player, so that no other player wins against the mixture: an approximate Nash equilibrium."

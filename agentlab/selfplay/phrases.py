@@ -16,7 +16,8 @@ from ..episodes import Batch, Episode, Turn
 from .exploitability import GameTree, cfr, check_strategy, game_tree, strategy_book
 from .preferences import dpo_credit
 
-PHRASES = {text: claims for claims, texts in {  # text -> shares of claims that the hand is strong, and weak
+# text -> shares of claims that the hand is strong, and weak
+PHRASES = {text: claims for claims, texts in {
     (1, 0): 'my hand is strong,a strong hand I hold,I will raise now,you should fold now',
     (0, 1): 'my hand is weak,a weak hand I hold,I will only check,I should fold now',
     (0, 0): 'let us see the cards,the cards will tell,good luck to you,nice cards to you'}.items()

@@ -42,7 +42,8 @@ def win_rates(b:Batch,    # episodes; several episodes per group
     if ((p < 0) | (p > 1)).any():
         raise ValueError(f'prefer gave {float(p[(p < 0) | (p > 1)][0])}; give chances from 0 to 1, NaN where the judge '
                          f'did not answer')
-    total, count = (p.new_zeros(len(b)).index_add_(0, i, x) for x in (p.nan_to_num(0.), (~p.isnan()).double()))
+    seen = (~p.isnan()).double()
+    total, count = (p.new_zeros(len(b)).index_add_(0, i, x) for x in (p.nan_to_num(0.), seen))
     return torch.where(count > 0, total/count.clamp(min=1), .5)
 
 def win_rate_reward(
@@ -63,7 +64,8 @@ def best_and_worst(b:Batch, score:Tensor=None,  # (episodes,) e.g. win rates; No
 )->Table:  # winner, loser: (pairs,) numbers of episodes, at most one pair per task and seat
     "The best and the worst episode of each task and seat."
     score = b.episodes.outcome if score is None else score
-    key, number, chosen = same(b.episodes.group, b.episodes.seat), torch.arange(len(b), device=score.device), []
+    key, number = same(b.episodes.group, b.episodes.seat), torch.arange(len(b), device=score.device)
+    chosen = []
     for edge in (group_max(score, key), group_min(score, key)):
         there = (score == edge) & ~group_constant(score, key)
         # the first of each key; len(b): none

@@ -108,7 +108,8 @@ def bradley_terry(r:Results,  # of `tally`; a tie counts as half a win and half 
         w = r.games*p*(1 - p)
         gradient, curvature = (r.points - r.games*p).sum(1) - prior*strength, w.sum(1).diag() - w + prior*eye
         step, now = torch.linalg.solve(curvature, gradient), _posterior(r.points, strength, prior)
-        while _posterior(r.points, strength + step, prior) < now - 1e-9*(1 + now.abs()): step = step/2  # not downhill
+        # not downhill, rounding aside
+        while _posterior(r.points, strength + step, prior) < now - 1e-9*(1 + now.abs()): step = step/2
         strength = strength + step
         if step.abs().max() < 1e-10: break
     centre = eye - 1/n

@@ -146,7 +146,8 @@ def sampled_shapley(
     n:int,           # agents 0 ... n-1
     orders:int,      # how many orders are drawn; each asks for n+1 coalitions
     generator:torch.Generator,  # draws the orders
-# (n,) float64 estimates that sum to the mean value of all minus that of nobody; (n,) standard errors, NaN for one order
+# (n,) float64 estimates, which sum to the mean value of all minus that of nobody; (n,) standard errors, NaN for one
+# order
 )->tuple[Tensor, Tensor]:
     "Shapley values from random orders. A coalition may be asked twice: an exact `value` is best cached."
     if n < 1 or orders < 1: raise ValueError(f'n={n}, orders={orders}: give at least one agent and one order')

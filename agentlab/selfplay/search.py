@@ -96,7 +96,8 @@ def play_search(
     asking:ProposeHop=None,  # the proposer's game; None: of the size of `env`, verified by a lookup
     # who plays a role that the policy does not: {'proposer': a policy, or a function (env, generator) -> text}
     players:dict=None, keep:bool=False,  # True: the episodes of these players are returned too, with source='opponent'
-    # as released: a quarter of a point counts as a success, and a verifier that is not given as `asking` fails open
+    # True: a quarter of a point counts as a success, and a verifier that is not given as `asking` fails open, as
+    # released
     faithful:bool=False, seed:int=0, **how  # further arguments of `play_players`
 )->list:  # episodes with seats 'proposer' and 'solver' and columns proposed, answers, solved; ordered by group
     "Propose, check, try: one round of Search Self-Play."
@@ -247,7 +248,8 @@ def search_scores(policy, env:HopSearch,  # who proposes and solves; the game
     asking:ProposeHop=None,  # the proposer's game; None: verified by a lookup
     greedy:bool=False,     # True: most likely tokens
     seed:int=0, **how      # of the sampling; further arguments of `play_players`
-# shares, NaN of nothing: valid; solver (of its questions); own, references (of the valid); asks, solves: by relation
+# shares, NaN of nothing: valid; solver (of the environment's questions); own and each reference (of the valid
+# proposals); asks, solves: by relation
 )->dict:
     "Both roles on people and worlds that training never met."
     env, asking = search_games(env, asking)

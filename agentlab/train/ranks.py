@@ -73,7 +73,8 @@ def shard(t, batch: Batch,  # as in `broadcast`; the same in every process
     if t.ranks == 1 or not len(rows): return ask(batch)
     lengths = torch.bincount(batch.tokens.row, minlength=len(batch.rows))[rows]
     mine = rows[lengths.argsort(stable=True)][t.rank::t.ranks]
-    part, which = take_rows(batch, mine if len(mine) else rows[:1])  # who has no row asks for one, to see its form
+    # who has no row asks for one, to know what an answer looks like
+    part, which = take_rows(batch, mine if len(mine) else rows[:1])
     found = ask(part)
     def whole(x):
         here = x.new_zeros(len(batch.actions), *x.shape[1:])

@@ -24,7 +24,8 @@ def gather()->dict[str, Callable]:
             except ImportError: continue
     return registered
 
-known = gather()  # name -> recipe function, in alphabetical order; yours joins them when its page is imported
+# name -> recipe function, in alphabetical order; a recipe of yours joins them when its page is imported
+known = gather()
 for _name in sorted(known): known[_name] = known.pop(_name)
 
 def __getattr__(name: str):

@@ -134,7 +134,8 @@ def alone(folder,       # a run folder; made where it is missing
         try: lock.acquire(timeout=wait)
         except OSError as e:
             if e.errno not in (errno.ENOLCK, errno.EOPNOTSUPP): raise
-            lock = SoftFileLock(folder / '.lock.held', thread_local=False)  # no locks on a network drive: a file is one
+            # a network drive without locks: a file stands for one
+            lock = SoftFileLock(folder / '.lock.held', thread_local=False)
             lock.acquire(timeout=wait)
     except Timeout:
         raise BlockingIOError(f'{folder} is in use: {_writer(folder)} writes to it. Wait until that has ended, end it, '
@@ -155,7 +156,8 @@ def _writer(folder: Path)->str:
 
 def open_run(folder, facts: dict,  # what makes the run: recipe, environment, policy; JSON types
     resume: bool = False,
-    defaults: dict|None = None)->Run:  # what a fact meant in a run begun before it was there; nested like `facts`
+    # what a fact meant in a run that was begun before there was such a fact; nested like `facts`
+    defaults: dict|None = None)->Run:
     "A new run folder, or an old one to go on with. Raises ValueError if it holds something else."
     run = Run(folder)
     old = run.info if (run.folder / 'run.json').exists() else None
@@ -274,14 +276,16 @@ def _read_checkpoint(folder: Path):
 def rewind(run: Run, step: int):  # updates that the checkpoint has behind it
     "Remove what belongs to this step and later: it is made again. ValueError where what is kept is damaged."
     if step: _check_logs(run, step)
-    for name, last in (('metrics.jsonl', step - 1), ('tests.jsonl', step if step else -1)):  # step 0 is no checkpoint
+    # a test at step 0 belongs to no checkpoint
+    for name, last in (('metrics.jsonl', step - 1), ('tests.jsonl', step if step else -1)):
         rows, damaged = read_log(run.folder / name)
         if damaged: shutil.copy(run.folder / name, run.folder / f'{name}.damaged')
         end = max((end for _, end, row in rows if row['step'] <= last), default=0)
         if (run.folder / name).exists(): os.truncate(run.folder / name, end)
     for later in (s for s in run.steps() if s >= step): run._episodes(later).unlink()
     for later in (s for s in run.tested() if s > step or not step): run._tests(later).unlink()
-    for damaged in (p for p in _checkpoints(run) if int(p.name) > step): _remove(damaged)  # else the newest to keep
+    # else they would count as the newest to keep
+    for damaged in (p for p in _checkpoints(run) if int(p.name) > step): _remove(damaged)
     for part in [*run.folder.glob('**/.*.tmp')]: shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
     for path in map(run._episodes, run.steps()):
         if not is_whole(path):

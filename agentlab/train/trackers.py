@@ -120,7 +120,8 @@ class Reports:
     def _begin(self, step):
         begun = {name: self._try(name, lambda: x.begin(self.run, step)) for name, x in self.trackers.items()}
         self.sinks = {name: sink for name, sink in begun.items() if sink}
-        self.told = {test['step'] for test in self.run.tests() if test['step'] < step}  # a run that goes on told those
+        # a run that goes on has told of those before
+        self.told = {test['step'] for test in self.run.tests() if test['step'] < step}
     def __call__(self, row:dict):
         "One update, and the tests since the last one."
         if self.run is None: raise ValueError('report_to does not know its run: train tells it; else call .open(run)')

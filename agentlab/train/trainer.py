@@ -50,7 +50,8 @@ class Training:
             barrier(self, 'the weights they begin with', weights_key(self.policy.model),
                    'Load the policy from one folder, or make it with the same seed in every process.')
         for one in (self.policy, *getattr(self.policy, 'of', {}).values()):
-            one.precision, one.tree = recipe.precision, recipe.tree  # old and new log-probabilities are computed alike
+            # every log-probability of the run, old and new, is computed alike
+            one.precision, one.tree = recipe.precision, recipe.tree
         self.should_stop, self.run = should_stop or (lambda: False), None
         self.reference = reference_of(self.policy) if recipe.kl_coef else None
         self.weights = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
@@ -327,7 +328,8 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
             now = measure_part(r, part, logp.detach(), advantage[which], kl)
             for name, value in (now | tally(part) | dict(loss=loss.item(), tokens=len(which))).items():
                 sums[name] = max(sums[name], value) if name == 'gap' else sums[name] + value
-        logp = entropy = losses = kl = loss = None  # else the next forward pass runs beside the graph of this entropy
+        # else the next forward pass would run beside the graph of this one's entropy
+        logp = entropy = losses = kl = loss = None
     everywhere = t.gather([sums])
     return {name: reduce(max if name == 'gap' else add, (s[name] for s in everywhere)) for name in sums}
 
@@ -382,7 +384,8 @@ def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, k
     past = part.action('past') > 0 if 'past' in part.tokens else torch.zeros_like(moved, dtype=torch.bool)
     apart = apart[~past]  # the sampler of a past token had other weights
     known = apart[apart.isfinite()]
-    given = arguments(recipe.objective)  # other objectives bound other things
+    # other objectives bound other things
+    given = arguments(recipe.objective)
     limits = {k: given[k] for k in ('low', 'high') if k in given} if given.get('low', 0.) <= 1 else {}
     ratio, bounds = (-moved[past & (part.action('weight') > 0)]).exp(), dict(low=.2, high=.2) | limits
     return dict(past=len(ratio), outside=int(((ratio < 1 - bounds['low']) | (ratio > 1 + bounds['high'])).sum()),
@@ -563,7 +566,8 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
     training.begin(step)
     played = collect(training, step)
     batch = usable(played)
-    row, learned = empty_row(step) | measure_play(played, batch), None
+    row = empty_row(step) | measure_play(played, batch)
+    learned = None
     try:
         if not len(batch.actions): raise Skip(_nobody_acted(training))
         prepared, advantage, targets = prepare(training, batch, step)
@@ -667,7 +671,8 @@ def open_replay(training: Training, run: Run, begun: bool):
 
 def restore_training(training: Training, run: Run)->int:
     "Put the newest whole checkpoint back; the number of updates behind it (0: there is none)."
-    found, step = load_checkpoint(run), 0
+    found = load_checkpoint(run)
+    step = 0
     open_replay(training, run, found is not None)
     if found is not None:
         step, tensors, _ = found
@@ -744,9 +749,12 @@ def show(shown, row: dict):
 
 def train(policy, env,  # agentlab.policy.Policy, whose weights are changed; an environment
     recipe: Recipe, out, resume: bool = False,  # run folder; go on with the run in `out`
-    on_row = None,  # called with every row, in every process; `open(run, first)` and `close(failed)` too, if there
-    should_stop = None,  # polled between steps; True ends the run after a checkpoint, as `Run(out).ask_stop()` does
-    progress: bool = True, check: bool = True,  # show a bar; refuse a model that will not fit (agentlab.train.fit)
+    # called with every row, in every process; its `open(run, first)` and `close(failed)` too, where it has them
+    on_row = None,
+    # polled between steps; True ends the run after a checkpoint, as does `Run(out).ask_stop()` from any process
+    should_stop = None,
+    # show a progress bar; refuse a model that will not fit on its GPU (agentlab.train.fit)
+    progress: bool = True, check: bool = True,
     players = None)->Run:  # of a recipe with `ahead`: agentlab.rollout.here(...) or on_actors(...); None: a thread here
     "Train a policy by a recipe. Writes the run folder as it goes; refuses what cannot work before anything is played."
     # threads cost a tiny model more than they give
@@ -762,7 +770,8 @@ def train(policy, env,  # agentlab.policy.Policy, whose weights are changed; an 
             row = keep_step(training, run, step, on_row)
             step += 1
             if training.accelerator.is_main_process: show(shown, row)
-        if step % recipe.checkpoint_every and step < recipe.steps: save_training(training, run, step)  # stopped between
+        # stopped between two checkpoints
+        if step % recipe.checkpoint_every and step < recipe.steps: save_training(training, run, step)
         end_run(training, run, step)
     return run
 

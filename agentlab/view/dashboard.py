@@ -137,7 +137,8 @@ def _places(values, low, high, text)->list: return [[(value - low)/(high - low),
 def _table_axis(values, parts)->dict:
     "Of the table of entropies: turns upward from the first, colours from zero to the largest number."
     turns = max((part['turns'] for part in parts), default=1)
-    shown, top = min(turns, TURNS), max(values, default=0.)
+    shown = min(turns, TURNS)
+    top = max(values, default=0.)
     cut = f', the first {shown} of {turns}' if turns > shown else ''
     unit = f'turns of the game{cut}, 0 to {number(top)} nats a token'
     ticks_ = [[(t + .5)/shown, str(t)] for t in range(0, shown, math.ceil(shown/6))]
@@ -526,7 +527,8 @@ class Running(Asking):
         finally: self.draw(force=True)
         return self.rows
     def resume(self,
-        # called as function(on_row=..., should_stop=...), with resume=True where it takes that; None: the dashboard's
+        # called as function(on_row=..., should_stop=...), with resume=True where it takes that; None: the one that the
+        # dashboard was given
         function=None):  # the dashboard; await it for the result
         "Go on from the last checkpoint. Where there is no function, the hint says what to type."
         if self.task is not None and not self.task.done():
@@ -583,7 +585,8 @@ class Dashboard(Running):
                            f'style="user-select:all">{safe(self.hint, 900)}</code></p>' if self.hint else '')
 
 def watch(
-    # function(on_row=..., should_stop=...) to run; run folder, rows or row log to follow; name -> one, or a list
+    # function(on_row=..., should_stop=...) to run; or a run folder, row log or list of rows to follow; or several of
+    # these: name -> one, or a list
     what, total:int|None=None,  # updates of the whole run, for the time left
     recorder=None,        # anything with append(row): gets every row
     **options,            # of Dashboard: `resume`, `fps`, `points`; of Overlay for several

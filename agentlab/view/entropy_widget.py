@@ -25,7 +25,8 @@ def pull(objective,  # logp, batch, advantage, entropy -> (action tokens,) loss
     batch,           # Batch; its tokens need what the objective reads
     advantage,       # (action tokens,)
     entropy=None,    # (action tokens,) entropy now; None: the objective gets none
-# (slope, opening), float64: derivative of the summed loss by log-probability; by entropy, negated: above 0 pushes it up
+# (slope, opening), float64: derivative of the summed loss by each log-probability; by each entropy, with its sign
+# turned: above 0, the entropy is pushed up
 )->tuple:
     "What an objective does to every token, over the tokens that count in the loss."
     import torch
@@ -92,7 +93,8 @@ class Present:
         return np.exp(np.clip((self.logp - self.batch.action('old_logp').double()).cpu().numpy(), -20, 20))
 
 def present(batch,  # Batch
-    # policy, function of a batch, token column or tensor: log-probability now (pair: with entropy); None: as sampled
+    # policy, function of a batch, name of a token column, or tensor: log-probability now (a pair: with the entropy);
+    # None: as when it was sampled
     current=None)->Present:
     "Old and present log-probability of every action token."
     import torch
@@ -151,7 +153,8 @@ def effects(controllers:dict, now:Present,  # name -> objective; from `present`
     advantage, reference=plain)->dict:  # objective that they are compared with -> name -> Effect
     "What every controller does to every token. One that lacks a column has a `problem` instead."
     counts = (now.batch.action('weight') > 0).cpu().numpy()
-    base, found = pull(reference, now.logp, now.batch, advantage, now.entropy)[0].cpu().numpy(), {}
+    base = pull(reference, now.logp, now.batch, advantage, now.entropy)[0].cpu().numpy()
+    found = {}
     for name, objective in controllers.items():
         try: slope, opening = (x.cpu().numpy() for x in pull(objective, now.logp, now.batch, advantage, now.entropy))
         except (ValueError, AttributeError, KeyError, TypeError) as e:
@@ -211,7 +214,8 @@ def region(objective, advantages=(-1., 1.),  # logp, batch, advantage, entropy -
     old:float=-1.,         # log-probability of the tokens before the update: some bounds depend on it
     like=None, cells:int=96)->Region:  # Batch whose columns have the median there; ratios of the grid
     "The region of zero gradient, found by asking the objective."
-    x, y = np.exp(np.linspace(math.log(span[0]), math.log(span[1]), cells)), np.asarray(advantages, float)
+    x = np.exp(np.linspace(math.log(span[0]), math.log(span[1]), cells))
+    y = np.asarray(advantages, float)
     r, a = np.tile(x, len(y)), np.repeat(y, len(x))
     ask = lambda r, a: silent_at(objective, r, a, old, like)
     try:

@@ -449,7 +449,8 @@ def _pay(format, samples, reward, path, notes)->str:
 def _fields(format, samples, paid)->dict:
     "Where each field of a foreign dump comes from, or that it is missing."
     given = lambda s, name: getattr(s, name) is not None and getattr(s, name) == getattr(s, name)
-    enough = dict(success=all, truncated=all, tokens=all)  # a column of truths has no place for «not known»
+    # a column of truths has no place for «not known»
+    enough = dict(success=all, truncated=all, tokens=all)
     some = lambda name: enough.get(name, any)(given(s, name) for s in samples)
     sources = {name: format.sources.get(name, name) for name in
                ('step', 'group', 'advantage', 'answer', 'success', 'truncated') if some(name)}

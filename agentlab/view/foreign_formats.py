@@ -22,7 +22,8 @@ def guessed_turns(text:str,  # what an agent wrote, with what it was answered, i
     marks, how = list(_mark.finditer(text)), GUESS
     alternate = lambda found: bool(found) and all((m[2] == 'assistant') == (i % 2 == 1) for i, m in enumerate(found))
     if marks and all(m[1] for m in marks): how = MARKS
-    elif len(marks) < 2 or not alternate(marks):  # of one line alone nobody can say whether the model wrote it
+    # of one line alone nobody can say whether the model wrote it
+    elif len(marks) < 2 or not alternate(marks):
         after = lambda m: text[max(0, m.start() - 17):m.start()].rstrip().endswith('</tool_response>')
         marks = [m for m in marks if (after(m) if m[2] == 'assistant' else text.startswith('<tool_response>', m.end()))]
         if not alternate(marks): return text, ''
@@ -102,7 +103,8 @@ def _trace(trace, path, group, game)->Sample:
     nodes, ways, size, last = trace['nodes'], [], 0, None
     for i in (i for i, node in enumerate(nodes) if node.get('sampled')):
         ways.append((i, *_way(nodes, i, last)))
-        size, last = size + len(ways[-1][1]), i  # a branch repeats what it begins with
+        # a branch repeats what it begins with
+        size, last = size + len(ways[-1][1]), i
         if size > 10**5: raise Unfit('has too many branches')
     if not ways: raise Unfit('has a trace in which nothing was sampled')
     texts = {k: _line(nodes[k]['message']) for k in {k for _, way, _ in ways for k in way}}
@@ -166,7 +168,8 @@ def _read_rllm(row, path)->list[Sample]:
                             None, _number(trajectory.get('reward')), more=_rest(trajectory.get('signals') or {}),
                             group=str(group), game=str(row['id']), seat=str(trajectory.get('name', 'player')),
                             success=right if isinstance(right, bool) else None, truncated=cut, turns=(turns, ''),
-                            rewards=rewards if any(rewards) else None))  # a step has zero when nobody says anything
+                            # zero is what a step has when nobody says anything
+                            rewards=rewards if any(rewards) else None))
     return found
 
 _GRADES = dict(C=1., P=.5, I=0., N=0.)

@@ -303,7 +303,8 @@ _SLIDERS = (         # argument, what it does, ('float', least, most, step, star
 class _Numbers(Computed):
     "A table of turns, what is asked of it, and the numbers that come of it."
     def __init__(self, turns=None,  # table of at most twelve turns; None: `small_turns()`
-        # name -> estimator, at most six shown at first; None: all of agentlab.credit that can read the table
+        # name -> estimator, at most six of which are shown at first; None: all of agentlab.credit that can read the
+        # table
         estimators:dict|None=None):
         turns = small_turns() if turns is None else turns
         if len(turns) > TURNS:

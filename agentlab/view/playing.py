@@ -550,7 +550,8 @@ def game_of(batch, episode: int,  # Batch, such as a step of a run; index of one
     from agentlab.view.run_report import _fill, _tiles, rollouts_of
     e, known = batch.episodes, lexicon(batch)
     if not known.control:
-        known.control = frozenset(i for i, text in known.words.items() if re.fullmatch(r'<\|.*\|>', text))  # older ones
+        # of an older version
+        known.control = frozenset(i for i, text in known.words.items() if re.fullmatch(r'<\|.*\|>', text))
     some = ((e.game == e.game[episode]) & (e.group == e.group[episode])).nonzero()[:, 0].tolist()
     tiles = _tiles(batch, rollouts := rollouts_of(batch, some))
     _fill(batch, [math.nan]*len(batch.actions), some, tiles)

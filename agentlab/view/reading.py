@@ -176,7 +176,8 @@ def segments(ids: list[int], known: Lexicon, parts: list|None = None,  # as in t
     controls: bool = False)->list[tuple[int, str, int]]:  # (code, text, number of tokens) of every stretch of one part
     "What was said, part by part, as running text."
     codes = [0]*len(ids) if parts is None else [max(int(part), 0) for part in parts]
-    kept, found = [(i, part) for i, part in zip(ids, codes) if controls or i not in known.control], []
+    kept = [(i, part) for i, part in zip(ids, codes) if controls or i not in known.control]
+    found = []
     for i, part in kept:
         if not found or found[-1][0] != part: found.append((part, []))
         found[-1][1].append(i)

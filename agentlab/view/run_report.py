@@ -141,7 +141,8 @@ def _fill(batch, advantage, episodes, tiles):
             waiting.append(token)
             continue
         tile = tiles[turn]
-        if waiting: tile.context, waiting = tile.context or waiting, []  # what stands inside an action came from a rule
+        # what stands inside of an action was put there by a rule
+        if waiting: tile.context, waiting = tile.context or waiting, []
         tile.tokens.append((token, logp, entropy, value))
         tile.parts.append(part)
 
@@ -273,7 +274,8 @@ def fate(rollout)->str:
 
 def _grid(rollouts, scale)->tuple:
     "Turns, and the lines of the table of tiles; None where a rollout has no such turn."
-    times, lines = sorted({tile.t for rollout in rollouts for tile in rollout.tiles}), []
+    times = sorted({tile.t for rollout in rollouts for tile in rollout.tiles})
+    lines = []
     for rollout in rollouts:
         cells = {tile.t: _tile(tile, rollout, scale) for tile in rollout.tiles}
         lines.append(dict(place=f'{scale.anchor}-{rollout.episode}', name=rollout.name, fate=fate(rollout),
@@ -585,7 +587,8 @@ def _loss_on_context(batch):
 def _sums(batch): return dict(episode=(batch.total(batch.turns.reward) - batch.episodes.outcome).abs() > 1e-6)
 def _failed(batch): return dict(episode=batch.episodes.error != -1) if 'error' in batch.episodes else None
 
-CHECKS = {  # name -> (what is counted, what it means when there are some, the check, whether one is too many)
+# name -> (what is counted, what it means when there are some, the check, whether one is too many)
+CHECKS = {
     'numbers that are not finite': ('NaN or infinite outcomes, rewards, log-probabilities',
                                     'such an episode teaches nothing, or everything wrong', _not_finite, True),
     'cut before any reward': ('episodes ended by a budget that never earned anything',
@@ -714,7 +717,8 @@ def _bar(point)->dict:
 def _size(rows)->dict:
     "The size of the run."
     total = {name: float(np.nansum(column(rows, name))) for name in ('episodes', 'tokens', 'seconds')}
-    total['turns'] = float(np.nansum(column(rows, 'turns')*column(rows, 'episodes')))  # rows hold means over episodes
+    # a row holds the mean over its episodes
+    total['turns'] = float(np.nansum(column(rows, 'turns')*column(rows, 'episodes')))
     facts = {'updates': number(len(rows)), 'episodes': number(total['episodes']), 'turns': number(total['turns']),
              'tokens': number(total['tokens']), 'time': _duration(total['seconds'])}
     return {name: value for name, value in facts.items() if value not in ('0', '0 s')}
@@ -821,7 +825,8 @@ def own_estimator(estimator, run)->tuple:
     if callable(estimator): return getattr(estimator, '__name__', type(estimator).__name__), estimator
     import agentlab.credit as credit
     fact = str(_fact(run, 'credit') or '')
-    ours = fact.startswith('agentlab.credit')  # a run may come from anywhere: nothing else is imported as it says so
+    # a run folder may come from anywhere: nothing else is imported because it says so
+    ours = fact.startswith('agentlab.credit')
     name = estimator or (_short(fact) if ours else '')
     function = getattr(credit, name, None)
     if callable(function) and estimator: return name, function
@@ -872,7 +877,8 @@ def _checked(findings)->list:
     "The checks as lines of a table."
     lines, sampler_known = [], any(f.name == 'sampler drift' and f.found is not None for f in findings)
     for f in findings:
-        if f.found is None and f.name == 'sampler and trainer disagree' and sampler_known: continue  # the row log knows
+        # the row log has the answer
+        if f.found is None and f.name == 'sampler and trainer disagree' and sampler_known: continue
         state, mark = (('open', '– not checked') if f.found is None else ('ok', '✓ none') if not f.found
                        else ('bad' if f.grave else 'some',
                              f'{"!" if f.grave else "·"} {f.found:,} of {f.total:,}, {_percent(f.found/f.total)}'))

@@ -21,7 +21,8 @@ __all__ = ['LOGPS', 'MODES', 'RETOKENISED', 'DECISIVE', 'PLACES', 'Columns', 'Me
            'clipped', 'findings', 'retokenised', 'Source', 'source_of']
 
 # %% ../../nbs/view/05_turnscope_data.ipynb #1c9
-LOGPS = ('sampler_logp', 'old_logp', 'new_logp', 'ref_logp')  # sampler, trainer before the update, after it, reference
+# sampler, trainer before the update, trainer after it, reference
+LOGPS = ('sampler_logp', 'old_logp', 'new_logp', 'ref_logp')
 
 def _np(x)->np.ndarray: return x.detach().cpu().numpy()
 
@@ -85,7 +86,8 @@ class Grouped(Columns):
         found = list(rollouts_of(self.batch, np.flatnonzero(self.group == key).tolist()).values())
         if not found: raise ValueError(f'group={key!r} is not in this step; it has {self.groups[:10].tolist()}')
         rows = sorted(found, key=lambda r: -r.outcome if math.isfinite(r.outcome) else math.inf)
-        turns, visits = np.concatenate([self.turns_of(r.episode) for r in rows]), []
+        turns = np.concatenate([self.turns_of(r.episode) for r in rows])
+        visits = []
         for r in found if self.state is not None else ():
             states = self.state[self.turns_of(r.episode)].tolist()
             visits.append(SimpleNamespace(episode=r.episode, tiles=[SimpleNamespace(state=s) for s in states]))
@@ -137,7 +139,8 @@ class Texts(Grouped):
         "Ids that were read before the action, and ids of the action."
         if not self.length[turn]: return [], []
         begin, end = (edge[turn] for edge in self.edges)
-        ids, own = self.batch.tokens.id, self.batch.actions[self.span(turn)]  # but ids that a rule put there
+        # ids that a rule put inside of an action are neither
+        ids, own = self.batch.tokens.id, self.batch.actions[self.span(turn)]
         return ids[begin:int(own[0])].tolist(), ids[own].tolist()
     def texts(self, turn)->tuple:
         "What was read and what was said at a turn; None where the run did not save it."
@@ -250,7 +253,8 @@ def retokenised(played:Played, key:int, encode,  # group; text -> ids, as the po
     def differs(ids):
         ids = ids if known or ids[-1] != mark else ids[:-1]
         text = joined((words.get(i, f'#{i}') for i in ids), played.known.between)
-        return any('\udc80' <= char <= '\udcff' for char in text) or list(encode(text)) != ids  # half a letter
+        # half a letter cannot be encoded
+        return any('\udc80' <= char <= '\udcff' for char in text) or list(encode(text)) != ids
     return np.array([turn for turn, ids in said.items() if differs(ids)], int), len(said)
 
 @dataclass

@@ -63,7 +63,8 @@ class Grids(Looking):
         one, two = self._pair(played)
         longest, widest = max(1, int(played.length[group.turns].max())), _largest(played.entropy[group.turns])
         number_of = lambda x, t: ['', 0] if x is None else [signed(float(x[t])), _share(float(x[t]), top)]
-        state, lines = played.state, []
+        state = played.state
+        lines = []
         for t, flags in zip(turns, _flags(played, turns, group)):
             delta = ['', 0] if one is None or two is None else [signed(float(one[t] - two[t])),
                                                                 _share(float(one[t] - two[t]), top)]
@@ -115,7 +116,8 @@ class Grids(Looking):
         if other: self.window2 = window
         else: self.window = window
 
-AROUND, LONG, SHORT = 2, 6000, 320  # turns around the chosen one; characters of the chosen turn and of a neighbour
+# turns before and after the chosen one; characters of the chosen turn and of a neighbour
+AROUND, LONG, SHORT = 2, 6000, 320
 
 class Panes(Grids):
     "The conversation."

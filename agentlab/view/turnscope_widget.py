@@ -43,7 +43,8 @@ class Live(Shown, Layout):
             for name, value in fresh.items():
                 if value != getattr(self.widget, name): setattr(self.widget, name, value)
 
-STATIC_CSS = sheet('plot', 'turnscope_static')  # of the report's page only what its pictures need
+# of the report's page only what its pictures need
+STATIC_CSS = sheet('plot', 'turnscope_static')
 
 class TurnScope(Live):
     "Where somebody looks in a run, and what there is to see. `part(name)` is what the browser gets."

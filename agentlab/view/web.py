@@ -17,7 +17,8 @@ __all__ = ['COLOURS', 'STATIC', 'TEMPLATES', 'visible', 'clip', 'safe', 'attribu
 COLOURS = '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#B07D00', '#56B4E9'  # told apart by every eye
 
 _shown = {'\n': '↵', '\t': '⇥', '\x7f': '␡'}  # control characters with a better symbol than their picture
-_shapeless = {'Cc', 'Cf', 'Cs', 'Co', 'Cn', 'Zl', 'Zp', 'Zs'}  # Unicode categories: nothing drawn, or redirection
+# Unicode categories that draw nothing, or that redirect what follows
+_shapeless = {'Cc', 'Cf', 'Cs', 'Co', 'Cn', 'Zl', 'Zp', 'Zs'}
 
 def _symbol(char)->str:
     "What stands for a character that cannot be seen; empty for one that can."

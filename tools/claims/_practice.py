@@ -42,6 +42,13 @@ def reinforced(policy, world, seed: int, steps: int = UPDATES, make=None, turns=
                    turns)
 
 
+def in_rounds(tasks: list):
+    "A schedule that plays these tasks in their order, again and again."
+    count = RUN['groups']
+    at = lambda step: [tasks[i % len(tasks)] for i in range(step*count, (step + 1)*count)]
+    return lambda step: dict(group_args=dict(tasks=at(step)))
+
+
 def games(policy, world, seed: int, samples: int = 4, max_turns: int | None = None):
     "Held-out houses, sampled."
     return tested(policy, world, TASKS, seed, samples, max_turns=max_turns or world.horizon, max_tokens=8)

@@ -1,5 +1,5 @@
 "What the studies of tricks share: two starts, one to which the tasks are easy, and one to which they are hard."
-from _practice import SETTINGS, UPDATES, house, one_thread, reinforced, share, shown, start, taught  # noqa: F401
+from _practice import SETTINGS, UPDATES, house, one_thread, reinforced, share, shown, start, taught
 
 DEMONSTRATIONS, STEPS = 38, 30
 BUDGET = f'the same start and {UPDATES} updates of 64 games'

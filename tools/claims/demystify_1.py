@@ -3,7 +3,7 @@ into which tool calls were put. Real: won games of a demonstrator that slips and
 questions, the true searches of their paths in any order, then the true answer; what stitched means is our choice."""
 from _attempts import begun, one_thread
 from _hops import SIZES, START, share
-from _practice import taught
+from _practice import shown, taught
 from _runs import learned
 from claims import Claim
 
@@ -28,12 +28,8 @@ def stitched():
 
 def demonstrations(arm: str, policy, seed: int) -> list:
     from agentlab.env import HopSearch
-    from agentlab.episodes import derive
-    from agentlab.policy.tiny import demonstrate
     world = stitched() if arm == 'stitched' else HopSearch(2, distractors=10)
-    world.split = 'demo'
-    games = demonstrate(world, policy.chat, [derive(seed, 'shown', i) for i in range(4*COUNT)], NOISE)
-    return [game for game in games if game.success][:COUNT]
+    return [game for game in shown(world, policy, 4*COUNT, seed, NOISE) if game.success][:COUNT]
 
 
 def row(arm: str, seed: int) -> dict:

@@ -1,6 +1,6 @@
 """Demystifying RL in agentic reasoning, its second finding: few deliberate calls beat many. A search costs 0, .02 or .1
 of what the answer pays."""
-from _attempts import begun, one_thread
+from _attempts import begun, one_thread, turns
 from _hops import SIZES, START, share
 from _runs import learned
 from claims import Claim
@@ -28,7 +28,7 @@ def row(arm: str, seed: int) -> dict:
         policy = begun(world, seed, **START)
         learned(policy, priced(world, float(arm)), recipes.grpo(**SIZES, seed=seed))
         success, test = share(policy, world, seed)
-        return dict(success=success, calls=round(len(test.turns)/len(test), 3))
+        return dict(success=success, turns=turns(test))
 
 
 CLAIM = Claim(

@@ -1,17 +1,16 @@
 """Demystifying RL in agentic reasoning, its third finding: many different tasks keep entropy up. As many games of 8, 32
 or 128 houses; there are fewer than 256."""
-from _practice import RUN, SETTINGS, UPDATES, WHERE, house, one_thread, reinforced, share, start
+from _practice import SETTINGS, UPDATES, WHERE, house, in_rounds, one_thread, reinforced, share, start
 from claims import Claim
 
 TASKS = '128', '8', '32'
 
 
 def row(arm: str, seed: int) -> dict:
-    world, count = house(), RUN['groups']
+    world = house()
     with one_thread():
-        policy, tasks = start(seed), world.tasks('train', int(arm), seed)
-        at = lambda step: [tasks[i % len(tasks)] for i in range(step*count, (step + 1)*count)]
-        rows = reinforced(policy, world, seed, schedule=lambda step: dict(group_args=dict(tasks=at(step))))
+        policy = start(seed)
+        rows = reinforced(policy, world, seed, schedule=in_rounds(world.tasks('train', int(arm), seed)))
         return dict(entropy=round(rows[-1]['entropy'], 4), success=share(policy, world, seed),
                     trained=rows[-1]['success'])
 

@@ -12,7 +12,7 @@ OPTIONS, EVERY = (4, 5, 6, 7, 8), 5
 class Course:
     "A rollout that draws its houses from an option, and then chooses the next one."
     def __init__(self, choose, seed):
-        self.choose, self.option, self.random, self.played = choose, 0, random.Random(seed), []
+        self.choose, self.random, self.played = choose, random.Random(seed), []
         self.option = choose(self, None)
     def __call__(self, policy, env, seeds, *args, **how):
         from agentlab.rollout import play

@@ -1,8 +1,6 @@
 """LIMI: few demonstrations that were chosen, against few and many at random. The pool is of an imperfect demonstrator;
 chosen are the longest games that were won, which hold the slips and how one recovers from them. Imitation alone."""
-from _attempts import begun
-from _practice import IMITATION, SETTINGS, games, house, one_thread, share_won, shown, taught
-from _values import KEYDOOR
+from _practice import IMITATION, SETTINGS, games, house, one_thread, share_won, shown, start, taught
 from claims import Claim
 
 WORLD, POOL, FEW, STEPS, NOISE = dict(closed=2, horizon=12), 3000, 30, 80, .25
@@ -13,7 +11,7 @@ def row(arm: str, seed: int) -> dict:
     from agentlab.train.practice import longest
     world = house(**WORLD)
     with one_thread():
-        policy = begun(house(), seed, **KEYDOOR.start)
+        policy = start(seed)
         pool = shown(house(**WORLD), policy, POOL if arm in ('chosen', 'many') else FEW, seed,
                      0. if arm == 'few, no slips' else NOISE)
         used = longest(pool, FEW) if arm == 'chosen' else pool

@@ -1,7 +1,7 @@
 """SpaceTools' two phases (double interactive reinforcement): a specialist learns one tool by reinforcement; its games
 and traces of all tools are imitated; then all tools are reinforced. Every arm plays as many games."""
 from _attempts import begun, one_thread, share_won, tested
-from _practice import taught
+from _practice import shown, taught
 from _runs import learned
 from claims import Claim
 
@@ -40,13 +40,6 @@ def run(steps: int, seed: int):
     return recipes.grpo(**RUN, steps=steps, seed=seed, max_turns=2)
 
 
-def traces(policy, seed: int) -> list:
-    from agentlab.env import Errands
-    from agentlab.episodes import derive
-    from agentlab.policy.tiny import demonstrate
-    return demonstrate(Errands(split='demo'), policy.chat, [derive(seed, 'shown', i) for i in range(SHOWN)], 0.)
-
-
 def share(policy, world, seed: int) -> float:
     return share_won(tested(policy, world, TASKS, seed, samples=1, max_turns=2, max_tokens=16))
 
@@ -57,7 +50,7 @@ def row(arm: str, seed: int) -> dict:
     with one_thread():
         policy = begun(world, seed, **START)
         games = specialist(begun(world, seed, **START), seed) if first else []
-        games = games + traces(policy, seed) if all_tools else games
+        if all_tools: games = games + shown(Errands(), policy, SHOWN, seed)
         before = share(policy, world, seed)
         imitated = share(taught(policy, games, STEPS, seed) if games else policy, world, seed)
         updates = 0 if arm == 'sft' else UPDATES + FIRST*(not first)

@@ -2,7 +2,7 @@
 imitated, what it solves sometimes is left to reinforcement, what it never solves is dropped. Against the two turned
 round, and a split by lot. A first plan left out the few games: then hardly a task was sure, and a part was empty."""
 import numpy as np
-from _practice import RUN, SETTINGS, UPDATES, WHERE, house, one_thread, reinforced, share, shown, start, taught
+from _practice import SETTINGS, UPDATES, WHERE, house, in_rounds, one_thread, reinforced, share, shown, start, taught
 from claims import Claim
 
 FIRST, TASKS, SAMPLES, STEPS = 38, 160, 8, 30
@@ -29,9 +29,7 @@ def row(arm: str, seed: int) -> dict:
         imitate, played = parts(arm, won.mean(1), seed)
         own = [game for game in games if game.success and game.group in set(imitate)]
         imitated = share(taught(policy, own, STEPS, seed) if own else policy, world, seed)
-        count = RUN['groups']
-        at = lambda step: [tasks[played[i % len(played)]] for i in range(step*count, (step + 1)*count)]
-        if len(played): reinforced(policy, world, seed, schedule=lambda step: dict(group_args=dict(tasks=at(step))))
+        if len(played): reinforced(policy, world, seed, schedule=in_rounds([tasks[i] for i in played]))
         return dict(success=share(policy, world, seed), imitated=imitated, shown=len(own), sure=len(imitate),
                     unsure=len(played))
 
