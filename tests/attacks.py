@@ -20,7 +20,6 @@ import wrong_commands
 from small import exactly, facts, finish, fork, same_batch, train_small
 from view_data import HOSTILE, hostile_batch, write_run
 
-
 # ---- environments
 
 def environments(folder: Path) -> list:
@@ -35,8 +34,7 @@ def environments(folder: Path) -> list:
         written(episodes, folder)
     ways = [(way, False) for way in hostile.WAYS] + [(way, True) for way in (*hostile.WAYS, *hostile.ISOLATED)]
     return [(f'{way} at {at}, {"isolated" if apart else "here"}', partial(play, way, at, apart))
-            for at in ('reset', 'step') for way, apart in ways]
-
+        for at in ('reset', 'step') for way, apart in ways]
 
 # ---- programs
 
@@ -45,9 +43,9 @@ def programs(folder: Path) -> list:
     import test_python_tool as tests
     marks = [mark for test in vars(tests).values() for mark in getattr(test, 'pytestmark', []) if callable(test)]
     codes = [code for mark in marks if mark.name == 'parametrize' and mark.args[0].startswith('code')
-             for code in mark.args[1]]
+        for code in mark.args[1]]
     codes = (list(dict.fromkeys(code if isinstance(code, str) else code[0] for code in codes))
-             + [f'print({text!r})' for text in tests.TRICKS])
+        + [f'print({text!r})' for text in tests.TRICKS])
     secret = folder/'secret.txt'
     secret.write_text(tests.SECRET)
     def run(box, code):
@@ -55,14 +53,13 @@ def programs(folder: Path) -> list:
         began = time.monotonic()
         result = box(code)
         assert (time.monotonic() - began < box.seconds + 8 and len(result.text) < 2000
-                and len(result.error) < 3000), result
+            and len(result.error) < 3000), result
         assert (tests.SECRET not in f'{result.text}{result.error}'
-                and all(c.isprintable() or c == '\n' for c in result.text + result.error)), result
+            and all(c.isprintable() or c == '\n' for c in result.text + result.error)), result
         assert box('40 + 2').text == '42' and secret.read_text() == tests.SECRET
     boxes = dict(monty=tests.monty) | (dict(bubblewrap=tests.wrapped) if tests.wrapped else {})
     return [(f'{name} {i}: {code[:60]!r}', partial(run, box, code)) for name, box in boxes.items()
-            for i, code in enumerate(codes)]
-
+        for i, code in enumerate(codes)]
 
 # ---- damaged run folders
 
@@ -74,7 +71,7 @@ def damaged(folder: Path, copies: int = 120) -> list:
     def hurt(seed):
         chance, run = random.Random(f'damage {seed}'), Run(shutil.copytree(whole.folder, folder/f'copy{seed}'))
         path = chance.choice(sorted(p for p in run.folder.rglob('*') if p.is_file()
-                                    and p.relative_to(run.folder).parts[0] in KEPT))
+            and p.relative_to(run.folder).parts[0] in KEPT))
         size, what = path.stat().st_size, chance.choice(['byte', 'cut', 'gone'])
         if what == 'byte' and size: change(path, chance.randrange(size))
         elif what == 'cut': os.truncate(path, chance.randrange(size) if size else 0)
@@ -89,7 +86,6 @@ def damaged(folder: Path, copies: int = 120) -> list:
         shutil.rmtree(run.folder)
     return [(f'damage {seed}', partial(hurt, seed)) for seed in range(copies)]
 
-
 # ---- command lines
 
 def commands(folder: Path) -> list:
@@ -100,13 +96,12 @@ def commands(folder: Path) -> list:
         place = folder/f'home{i//part}'
         if i//part not in answers:
             status, said = finish(fork(type_them, place, lines[i//part*part:][:part], log=folder/f'log{i//part}'),
-                                  folder/f'log{i//part}', 900)
+                folder/f'log{i//part}', 900)
             assert status == 0, said[-2000:]
             answers[i//part] = json.loads((place/'answers.json').read_text())
         line, words, status, errors, seconds = answers[i//part][i % part]
         assert wrong_commands.faults(words, status, errors, seconds) == [], errors[-500:]
     return [(line, partial(answer, i)) for i, (line, _) in enumerate(lines)]
-
 
 # ---- kills
 
@@ -114,7 +109,7 @@ def simple(name, out, resume=True):
     "A run of a recipe by its name."
     from agentlab.train import recipes
     train_small(out, make=recipes.known[name], resume=resume, steps=5, groups=3, group_size=4, minibatches=1,
-                checkpoint_every=2, test_every=3, test_tasks=1)
+        checkpoint_every=2, test_every=3, test_tasks=1)
 
 def with_replay(out):
     from agentlab.policy import tiny_policy
@@ -130,9 +125,9 @@ def with_league(out):
     from test_selfplay import learner
     game = TicTacToe()
     recipe = recipes.dr_grpo(name='league', steps=5, groups=4, group_size=2, minibatches=1, max_tokens=2, test_tasks=0,
-                             checkpoint_every=2, rollout=play_players,
-                             memory=partial(League, seats=game.seats, choose=pfsp, mirror=.25, every=2, most=2,
-                                            groups=4))
+        checkpoint_every=2, rollout=play_players,
+        memory=partial(League, seats=game.seats, choose=pfsp, mirror=.25, every=2, most=2,
+        groups=4))
     train(learner(game), game, recipe, out, resume=True, progress=False)
 
 def with_instructions(out):
@@ -144,16 +139,16 @@ def with_instructions(out):
     tokenizer = word_tokenizer(env.vocabulary())
     memory = partial(Inspo, env=env, every=3, checks=4, recent=2, groups=2, max_tokens=4)
     recipe = recipes.grpo(name='inspo', rollout=play_instructed, test_rollout=play_instructed, memory=memory, steps=4,
-                          groups=2, group_size=2, max_tokens=4, test_tasks=4, checkpoint_every=2)
+        groups=2, group_size=2, max_tokens=4, test_tasks=4, checkpoint_every=2)
     train(Policy(tiny_model(len(tokenizer), 128, hidden=32), tokenizer), env, recipe, out, resume=True, progress=False)
 
 def a_sweep(out):
     from agentlab.bench.sweep import bench
     bench(recipes='gigpo', envs='small:Paying', seeds=2, steps=4, groups=2, group_size=2, max_tokens=3, test_tasks=1,
-          model='untrained', cpus=1, out=str(out), here=True)
+        model='untrained', cpus=1, out=str(out), here=True)
 
 RUNS = ({name: partial(simple, name) for name in ('grpo', 'gigpo', 'dapo', 'gspo', 'ppo', 'spear')}
-        | dict(replay=with_replay, league=with_league, instructions=with_instructions, sweep=a_sweep))
+    | dict(replay=with_replay, league=with_league, instructions=with_instructions, sweep=a_sweep))
 
 def same_end(one: Path, two: Path):
     "Both folders hold runs with the same rows, tests, weights and optimiser."
@@ -193,7 +188,6 @@ def kills(folder: Path, each: int = 10) -> list:
         shutil.rmtree(place)
     return [(f'{kind} {number}', partial(kill, kind, number)) for kind in RUNS for number in range(each)]
 
-
 # ---- dumps of others
 
 def dumps(folder: Path, copies: int = 60) -> list:
@@ -217,7 +211,7 @@ def dumps(folder: Path, copies: int = 60) -> list:
     def said(number):
         text, path = HOSTILE[number % len(HOSTILE)], folder/f'said{number}.jsonl'
         path.write_text(''.join(json.dumps({'input': text, 'output': text + text, 'gts': text, text: 1., 'score': 1.,
-                                            'step': i}) + '\n' for i in range(3)))
+            'step': i}) + '\n' for i in range(3)))
         look(path)
     def bomb(kind):
         import pyarrow.parquet as pq
@@ -225,7 +219,6 @@ def dumps(folder: Path, copies: int = 60) -> list:
         look(folder/f'{kind}.parquet')
     return [(f'damage {i}', partial(hurt, i)) for i in range(copies)] + [(f'text {i}', partial(said, i)) for i in range(
         len(HOSTILE))] + [(f'bomb {kind}', partial(bomb, kind)) for kind in BOMBS]
-
 
 # ---- pages
 
@@ -238,8 +231,8 @@ def pages(folder: Path, browser) -> list:
     whole = lambda html: '<!doctype html><meta charset="utf-8">' + html
     def dump(text):
         (folder/'dump.jsonl').write_text(''.join(json.dumps({'input': text, 'output': text, 'gts': text,
-                                                             'score': 1., 'step': 0, (text[:50] or 'x'): 2.}) + '\n'
-                                                 for _ in range(2)))
+            'score': 1., 'step': 0, (text[:50] or 'x'): 2.}) + '\n'
+            for _ in range(2)))
         return opened_html(open_run(folder/'dump.jsonl'))
     def a_report(text):
         run = Path(write_run(folder/f'run{abs(hash(text))}'))
@@ -248,7 +241,7 @@ def pages(folder: Path, browser) -> list:
         (run/'run.json').write_text(json.dumps(info))
         return report(run).read_text()
     made = dict(group=lambda text: whole(group_html(batch, torch.zeros(len(batch.actions)))),
-                scope=lambda text: whole(turnscope(batch).static()), lab=lambda text: whole(entropy_lab_html(batch)))
+        scope=lambda text: whole(turnscope(batch).static()), lab=lambda text: whole(entropy_lab_html(batch)))
     def shown(name, make, text):
         path = folder/f'{name}.html'
         path.write_text(make(text), encoding='utf-8')
@@ -261,8 +254,8 @@ def pages(folder: Path, browser) -> list:
         page.close()
     tries = [(f'{name}', partial(shown, name, make, '')) for name, make in made.items() if make]
     return tries + [(f'{name} {i}', partial(shown, f'{name}{i}', make, text))
-                    for name, make in dict(dump=dump, report=a_report).items() for i, text in enumerate(HOSTILE)]
+        for name, make in dict(dump=dump, report=a_report).items() for i, text in enumerate(HOSTILE)]
 
 # with the least number of tries
 CLASSES = dict(environments=(environments, 90), programs=(programs, 250), damaged=(damaged, 100),
-               commands=(commands, 200), kills=(kills, 100), dumps=(dumps, 60), pages=(pages, 12))
+    commands=(commands, 200), kills=(kills, 100), dumps=(dumps, 60), pages=(pages, 12))

@@ -17,11 +17,9 @@ else:
     settings.register_profile('steady', derandomize=True)
     settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'steady'))
 
-
 def pytest_addoption(parser):
     parser.addoption('--slow', action='store_true', help='run the slow tests and the `#| slow` cells of notebooks too')
     parser.addoption('--long', action='store_true', help='run the tests of the longer part of CI too')
-
 
 def pytest_configure(config):
     "JITTER=1: trainings in the tests go as they might on another processor."
@@ -29,20 +27,17 @@ def pytest_configure(config):
         from notebooks import jitter
         jitter(float(os.environ['JITTER']))
 
-
 def no_gpu():
     import torch
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # a driver that is too old is "no GPU" here
         return not torch.cuda.is_available()
 
-
 def missing_for_browser():
     "What a browser test lacks on this machine, with the command that adds it; None if nothing."
     try: import playwright  # noqa: F401
     except ImportError: return "playwright is not installed: pip install -e '.[dev]'"
     return None if shutil.which('chromium') else 'no chromium on the PATH: apt-get install chromium'
-
 
 def no_node():
     "Why the browser's files cannot be tested here; None if they can."
@@ -51,12 +46,10 @@ def no_node():
     known = tuple(map(int, version.lstrip('v').split('.')[:2]))
     return None if known >= (20, 19) else f'node {version} is older than 20.19'
 
-
 def no_model():
     "What a test of the pretrained model lacks on this machine; None if nothing."
     from agentlab.policy.reader import installed
     return None if installed(source='package') else 'SmolLM2 is not installed: make lm'
-
 
 @pytest.fixture
 def smollm2():
@@ -65,13 +58,11 @@ def smollm2():
     from agentlab.policy import pretrained
     return pretrained('smollm2', source='package', dtype=torch.float32)
 
-
 @cache
 def lacking(marker):
     "What a test with this marker lacks on this machine; None if nothing."
     if marker == 'gpu': return 'no CUDA device' if no_gpu() else None
     return dict(lm=no_model, browser=missing_for_browser, node=no_node)[marker]()
-
 
 def reason_to_skip(marker, config):
     "Why a test with this marker does not run here; None if it does."
@@ -79,11 +70,9 @@ def reason_to_skip(marker, config):
     if marker == 'long': return None if config.getoption('long') else 'in the longer part of CI: make test-long'
     return lacking(marker)
 
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     with later.imports(): return (yield)
-
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
@@ -93,7 +82,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group('browser'))
     # the longest first: two workers then end together
     items.sort(key=lambda item: ('browser' not in item.keywords, item.path.name != 'test_notebooks.py'))
-
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures
 def pytest_runtest_setup(item):

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 TEXT = ['You are in b2. Doors north east. Key a3. Chest c1. Who is the mentor of the rival of Bora Tel? search mentor '
-        'Bora Tel\nanswer Mina Lam\n\nNothing happens.']*3
+    'Bora Tel\nanswer Mina Lam\n\nNothing happens.']*3
 
 # family -> (bos, eos, other control tokens); the name before the first dot is that of the template's file
 FAMILIES = {
@@ -23,10 +23,10 @@ FAMILIES = {
     'gemma3': ('<bos>', '<eos>', ['<start_of_turn>', '<end_of_turn>']),
     'phi3': ('<s>', '<|endoftext|>', ['<|system|>', '<|user|>', '<|assistant|>', '<|end|>']),
     'cohere': ('<BOS_TOKEN>', '<|END_OF_TURN_TOKEN|>',
-               ['<|START_OF_TURN_TOKEN|>', '<|USER_TOKEN|>', '<|CHATBOT_TOKEN|>', '<|SYSTEM_TOKEN|>']),
+    ['<|START_OF_TURN_TOKEN|>', '<|USER_TOKEN|>', '<|CHATBOT_TOKEN|>', '<|SYSTEM_TOKEN|>']),
     'lfm2': ('<|startoftext|>', '<|im_end|>', ['<|im_start|>']),
     'deepseek_r1_distill_training': ('<｜begin▁of▁sentence｜>', '<｜end▁of▁sentence｜>',
-                                     ['<｜User｜>', '<｜Assistant｜>']),
+    ['<｜User｜>', '<｜Assistant｜>']),
 }
 THINKING = ('qwen3_training', 'deepseek_r1_distill_training')  # their models begin every answer with a thought
 
@@ -41,8 +41,8 @@ def tokenizer(name):
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     raw.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=340, show_progress=False, special_tokens=special,
-                                                      initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     one = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token=bos, eos_token=eos, additional_special_tokens=special,
-                                  clean_up_tokenization_spaces=False)
+        clean_up_tokenization_spaces=False)
     one.chat_template = text
     return one

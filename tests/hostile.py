@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from agentlab.env import Env, Step
 from agentlab.env.protocol import EnvError
 
-
 class Echo(Env):
     "Two turns, and the second word wins."
     guide = ''
@@ -16,8 +15,7 @@ class Echo(Env):
     def step(self, action):
         self.turns += 1
         return Step('player', 'speak', dict(player=.5), self.turns == 2,
-                    dict(state=self.turns, success=self.turns == 2))
-
+            dict(state=self.turns, success=self.turns == 2))
 
 class Raises:
     "A value whose every use raises."
@@ -110,16 +108,16 @@ def closes(env, step):
     raise OSError('no more output')
 
 TEXTS = dict(surrogate='half \ud800', long='word '*300_000, bytes=b'speak', number=5, none=None,
-             loud=LoudText('x\ud800'), list=['a'])
+    loud=LoudText('x\ud800'), list=['a'])
 NUMBERS = dict(huge=10**400, text='a lot', none=None, complex=1j, two=Later(two), tensors=Later(tensors),
-               raises=Raises(), list=[1.], object=object())
+    raises=Raises(), list=[1.], object=object())
 FLAGS = dict(two=Later(two), tensors=Later(tensors), raises=Raises())
 ERRORS = dict(key=KeyError('x'), silent=SilentError, locked=Locked('x'), surrogate=ValueError('half \ud800'),
-              long=ValueError('x'*10**7), stop=StopIteration(), exit=SystemExit('leave'), code=SystemExit(3),
-              leave=GeneratorExit(), base=BaseException('odd'), memory=MemoryError(), recursion=RecursionError(),
-              env=EnvError('a rule'), unicode=UnicodeDecodeError('utf-8', b'\xff', 0, 1, 'odd'),
-              group=ExceptionGroup('two', [ValueError(1), KeyError(2)]), escape=RuntimeError('\x1b[31mred\x07'),
-              timeout=TimeoutError(), pipe=BrokenPipeError(), assertion=AssertionError())
+    long=ValueError('x'*10**7), stop=StopIteration(), exit=SystemExit('leave'), code=SystemExit(3),
+    leave=GeneratorExit(), base=BaseException('odd'), memory=MemoryError(), recursion=RecursionError(),
+    env=EnvError('a rule'), unicode=UnicodeDecodeError('utf-8', b'\xff', 0, 1, 'odd'),
+    group=ExceptionGroup('two', [ValueError(1), KeyError(2)]), escape=RuntimeError('\x1b[31mred\x07'),
+    timeout=TimeoutError(), pipe=BrokenPipeError(), assertion=AssertionError())
 
 WAYS = {f'observation {name}': field(observation=value) for name, value in TEXTS.items()}
 WAYS |= {f'reward {name}': field(reward=dict(player=value)) for name, value in NUMBERS.items()}
@@ -127,29 +125,28 @@ WAYS |= {f'cost {name}': info(cost=value) for name, value in NUMBERS.items()}
 WAYS |= {f'milestone {name}': info(milestone=value) for name, value in NUMBERS.items()}
 WAYS |= {f'done {name}': field(done=value) for name, value in FLAGS.items()}
 WAYS |= {f'{flag} {name}': info(**{flag: value}) for flag in ('invalid', 'truncated', 'success')
-         for name, value in FLAGS.items()}
+    for name, value in FLAGS.items()}
 WAYS |= {f'raises {name}': throw(error) for name, error in ERRORS.items()}
 WAYS |= {f'state {name}': info(state=value)
-         for name, value in dict(nested=nested(), selfish=selfish(), object=object(), set={1}, bytes=b'x',
-                                 raises=Raises(), tensor=Later(tensors), lock=SimpleNamespace()).items()}
+    for name, value in dict(nested=nested(), selfish=selfish(), object=object(), set={1}, bytes=b'x',
+    raises=Raises(), tensor=Later(tensors), lock=SimpleNamespace()).items()}
 WAYS |= {f'columns {name}': info(columns=value)
-         for name, value in dict(own=dict(reward=1.), t=dict(t=1.), state=dict(state=1.), list=[1.], number={1: 1.},
-                                 text=dict(mine='x'), huge=dict(mine=10**400), none=None).items()}
+    for name, value in dict(own=dict(reward=1.), t=dict(t=1.), state=dict(state=1.), list=[1.], number={1: 1.},
+    text=dict(mine='x'), huge=dict(mine=10**400), none=None).items()}
 WAYS |= {f'answer {name}': info(answer=value) for name, value in dict(number=7, surrogate='\ud800', list=['a']).items()}
 WAYS |= {f'success {name}': info(success=value)
-         for name, value in dict(nobody=dict(nobody=True), seat=dict(player=Raises())).items()}
+    for name, value in dict(nobody=dict(nobody=True), seat=dict(player=Raises())).items()}
 WAYS |= {f'returns {name}': returns(value) for name, value in dict(
     none=None, tuple=('speak', 1., False, {}), text='speak', step=Step, odd=Odd('player', 'speak'),
     exception=ValueError('returned'), raises=Raises(), generator=(x for x in ())).items()}
 WAYS |= {f'seat {name}': field(seat=value)
-         for name, value in dict(nobody='nobody', none=None, list=['player'], raises=Raises()).items()}
+    for name, value in dict(nobody='nobody', none=None, list=['player'], raises=Raises()).items()}
 WAYS |= {f'{part} {name}': field(**{part: value}) for part in ('reward', 'info') for name, value in dict(
     none=None, list=[], text='x').items()} | {'reward nobody': field(reward=dict(nobody=1.))}
 WAYS |= dict(recursion=recurse)
 # in a process of its own only
 ISOLATED = dict(exits=lambda env, step: os._exit(3), stdout=lambda env, step: sys.__stdout__.write('noise'*100)
-                and throw(ValueError('x'))(env, step), closes=closes, sleeps=lambda env, step: time.sleep(60))
-
+    and throw(ValueError('x'))(env, step), closes=closes, sleeps=lambda env, step: time.sleep(60))
 
 class Hostile(Echo):
     "Goes wrong at `at`, in the way of that name."

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = (os.environ.get('CHROMIUM')
-            or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None))
+    or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None))
 
 def need(*modules, program=False):
     "Skip the test and say what to install."
@@ -38,10 +38,10 @@ def free_port():
 def notebook(*cells):
     "A notebook of code cells, as a dictionary."
     cell = lambda i, source: dict(cell_type='code', id=f'cell{i}', metadata={}, execution_count=None, outputs=[],
-                                  source=source)
+        source=source)
     return dict(nbformat=4, nbformat_minor=5,
-                metadata=dict(kernelspec=dict(name='python3', display_name='Python 3', language='python')),
-                cells=[cell(i, source) for i, source in enumerate(cells)])
+        metadata=dict(kernelspec=dict(name='python3', display_name='Python 3', language='python')),
+        cells=[cell(i, source) for i, source in enumerate(cells)])
 
 class Lab:
     "A running JupyterLab and the browser that looks at it."
@@ -61,7 +61,7 @@ class Lab:
             const s = window.jupyterapp?.shell?.currentWidget?.sessionContext;
             const kernel = s?.session?.kernel;
             return s?.isReady && kernel?.connectionStatus === 'connected' && kernel.status === 'idle' }''',
-                               timeout=90_000)
+            timeout=90_000)
         try: yield page
         finally:
             page.evaluate('async () => { await window.jupyterapp.shell.currentWidget?.sessionContext?.shutdown() }')
@@ -69,7 +69,7 @@ class Lab:
     def run_all(self, page, seconds=300):
         "Run all cells; what the cells that failed said, and the code cells that did not run."
         page.evaluate("() => { window.ran = window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => "
-                      "true, () => false); window.ran.then(() => window.over = true) }")
+            "true, () => false); window.ran.then(() => window.over = true) }")
         page.wait_for_function('() => window.over', timeout=seconds*1000, polling=250)
         return page.evaluate('''() => {
             const page = window.jupyterapp.shell.currentWidget.content.model.sharedModel.toJSON();
@@ -81,7 +81,7 @@ class Lab:
         """Run one cell by its number; gives the JavaScript expression of its node. The command is used, as a click
         on the menu is dropped now and then."""
         page.evaluate("i => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = i; "
-                      "window.jupyterapp.commands.execute('notebook:run-cell') }", cell)
+            "window.jupyterapp.commands.execute('notebook:run-cell') }", cell)
         return f'window.jupyterapp.shell.currentWidget.content.widgets[{cell}].node'
 
 def answer(url):
@@ -97,13 +97,13 @@ def lab(browser, tmp_path_factory):
     own = {f'JUPYTER_{kind}_DIR': str(folder/kind.lower()) for kind in ('CONFIG', 'DATA', 'RUNTIME')}
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get('PYTHONPATH'))))
     command = [sys.executable, '-m', 'jupyterlab', '--no-browser', '--allow-root', '--ip=127.0.0.1', f'--port={port}',
-               f'--IdentityProvider.token={token}',
-               f"--ServerApp.root_dir={folder/'work'}", '--LabApp.expose_app_in_browser=True']
+        f'--IdentityProvider.token={token}',
+        f"--ServerApp.root_dir={folder/'work'}", '--LabApp.expose_app_in_browser=True']
     with open(folder/'log', 'wb') as log:
         server = subprocess.Popen(command, cwd=folder,
-                                  env={**os.environ, **own, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1',
-                                       'TOKENIZERS_PARALLELISM': 'false', 'HF_HUB_OFFLINE': '1'}, stdout=log,
-                                  stderr=subprocess.STDOUT)
+            env={**os.environ, **own, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1',
+            'TOKENIZERS_PARALLELISM': 'false', 'HF_HUB_OFFLINE': '1'}, stdout=log,
+            stderr=subprocess.STDOUT)
     try:
         until = time.monotonic() + 90
         while not answer(f'http://127.0.0.1:{port}/api?token={token}'):
@@ -123,18 +123,18 @@ def keep_focus(page, element):
     a cell has run."""
     page.evaluate('() => { window.held = 0 }')
     page.wait_for_function(f'() => {{ const it = {element}; if (document.activeElement === it) return ++window.held > '
-                           f'4; it.focus(); window.held = 0; return false }}', timeout=20_000, polling=50)
+        f'4; it.focus(); window.held = 0; return false }}', timeout=20_000, polling=50)
 
 class Shown:
     "What one cell of a notebook shows, in terms of its `node`: run the cell, look, wait."
     points = ("((node.querySelector('.al-db-pane[data-name=reward] .al-db-line')?.getAttribute('d') ?? "
-              "'').match(/[ML]/g) ?? []).length")
+        "'').match(/[ML]/g) ?? []).length")
     status = "(node.querySelector('.agentlab-status')?.innerText ?? '')"
     def __init__(self, lab, page, cell): self.page, self.node = page, lab.run(page, cell)
     def get(self, expression): return self.page.evaluate(f'() => {{ const node = {self.node}; return {expression} }}')
     def wait(self, expression, timeout=60_000):
         self.page.wait_for_function(f'() => {{ const node = {self.node}; return {expression} }}', timeout=timeout,
-                                    polling=50)
+            polling=50)
     def focus(self, element): keep_focus(self.page, f'(() => {{ const node = {self.node}; return {element} }})()')
     def press(self, number=0, key='Enter'):
         "The button of this number, by keyboard, or with the pointer where `key` is None."

@@ -16,12 +16,11 @@ from packaging.version import Version
 
 HERE = str(Path(__file__).resolve().parent)
 HEAVY = set('accelerate agentlab bench fastapi httpx measured numpy openai pandas peft psutil pyarrow safetensors '
-            'tokenizers torch transformers trl uvicorn replays vllm_server'.split())
+    'tokenizers torch transformers trl uvicorn replays vllm_server'.split())
 LIGHT = 'agentlab.env', 'agentlab.cli', 'agentlab.metrics', 'agentlab.settings'  # imported at once: no torch in them
 helpers = {}     # name of a file -> the files of this folder that it imports
 collecting = []  # not empty while pytest collects
 done = set()     # names of the files that are settled
-
 
 class StandIn:
     "What a file imports or makes at its top. Whoever needs more than a name or an attribute of it, gets it at once."
@@ -50,23 +49,19 @@ class StandIn:
     def __hash__(self): return hash(self._real())
     def __mro_entries__(self, bases): return (self._real(),)
 
-
 def deferred(make):
     "What `make()` gives: at once, or where pytest collects, before the first test of the file."
     return StandIn(make) if collecting else make()
-
 
 def imported(module, name):
     "What `from module import name` binds."
     home = import_module(module)
     return getattr(home, name) if hasattr(home, name) else import_module(f'{module}.{name}')
 
-
 def package(name):
     "What `import name` binds: the package, whatever module of it was asked for."
     import_module(name)
     return sys.modules[name.partition('.')[0]]
-
 
 @contextmanager
 def imports():
@@ -90,7 +85,6 @@ def imports():
         builtins.__import__ = real
         collecting.pop()
 
-
 def settled(value):
     "A value without stand-ins. Lists, dicts and partials change in place: others may hold them too."
     if isinstance(value, StandIn): return value._real()
@@ -102,7 +96,6 @@ def settled(value):
     elif type(value) is partial:
         value.__setstate__((settled(value.func), settled(value.args), settled(value.keywords), vars(value)))
     return value
-
 
 def settle(module):
     """Put what was imported in the place of the stand-ins of a file, and of the helpers that it imports. A stand-in in
@@ -120,14 +113,8 @@ def settle(module):
             for name, held in list(vars(value).items()):
                 if isinstance(held, StandIn): setattr(value, name, held._real())
 
-
 def needs(name, least=None, reason=None):
     "Skip the file where a package is missing or too old, without importing it."
     if not find_spec(name): pytest.skip(reason or f'{name} is not installed', allow_module_level=True)
     if least and Version(version(name)) < Version(least):
         pytest.skip(f'{name} {version(name)} is older than {least}', allow_module_level=True)
-
-
-def refuses(match):
-    "What stands below raises a ValueError with these words."
-    return pytest.raises(ValueError, match=match)

@@ -6,7 +6,6 @@ import time
 
 from agentlab.env import KeyDoor
 
-
 def server():
     "A server with a house of its own."
     from mcp.server.mcpserver import MCPServer
@@ -41,7 +40,6 @@ def server():
         return ' '.join(sorted(name for name, value in os.environ.items() if value))
 
     return made
-
 
 if __name__ == '__main__':
     if len(sys.argv) > 1: server().run('streamable-http', host='127.0.0.1', port=int(sys.argv[1]))

@@ -24,7 +24,6 @@ from small import Paying, small_policy
 
 SGD = partial(torch.optim.SGD, momentum=.9)
 
-
 # ---- what a story needs
 
 def rank(): return int(os.environ.get('RANK', 0))
@@ -46,8 +45,8 @@ def judged(batch):
     "A judge who never says the same twice: its answers are the time, and the number of the process."
     (FOLDER[0]/f'asked-{rank()}').touch()
     return batch.turns.reward + torch.rand(len(batch.turns),
-                                           generator=torch.Generator().manual_seed(time.monotonic_ns() + rank()),
-                                           dtype=batch.turns.reward.dtype)
+        generator=torch.Generator().manual_seed(time.monotonic_ns() + rank()),
+        dtype=batch.turns.reward.dtype)
 
 FOLDER = [Path('.')]
 
@@ -66,7 +65,7 @@ class Outside:
 def game_policy(): return tiny_policy(Kuhn(), warm=False, progress=False)
 
 league = partial(recipes.dr_grpo, name='league', rollout=play_players,
-                 memory=partial(League, seats=Kuhn().seats, mirror=.25, every=1, most=2, groups=3), max_tokens=2)
+    memory=partial(League, seats=Kuhn().seats, mirror=.25, every=1, most=2, groups=3), max_tokens=2)
 
 STORIES = dict(
     grpo=partial(recipes.grpo, groups=3, kl_coef=.1, test_tasks=5, recompute_old=True),
@@ -103,12 +102,12 @@ def tell(name, folder, resume=False, on_row=None, **changes):
     env = GAMES[name]() if name in GAMES else Paying(size=3)
     policy = game_policy() if name in GAMES else small_policy(env)
     recipe = make(**dict(steps=2, group_size=2, max_tokens=3, test_tasks=0, checkpoint_every=1, optimizer=SGD, lr=.05)
-                  | getattr(make, 'keywords', {}) | changes)
+        | getattr(make, 'keywords', {}) | changes)
     def keep(row):
         held.append([weights_key(policy.model), {k: v for k, v in row.items() if k != 'seconds'}])
         if rank() == 0:
             torch.save({n: p.detach().clone() for n, p in policy.model.named_parameters()},
-                       folder/f"weights-{row['step']}.pt")
+                folder/f"weights-{row['step']}.pt")
         if on_row: on_row(row)
     run = train(policy, env, recipe, folder, resume=resume, on_row=keep, progress=False)
     (folder/f'held-{rank()}.json').write_text(json.dumps(held))
@@ -117,7 +116,6 @@ def tell(name, folder, resume=False, on_row=None, **changes):
 def main(folder, *names):
     FOLDER[0] = Path(folder)
     for name in names: tell(name, folder)
-
 
 # ---- what goes wrong
 
@@ -146,6 +144,6 @@ class Burning(Paying):
 
 def one_fails(folder):
     train(small_policy(Burning()), Burning(), recipes.grpo(steps=1, groups=2, group_size=2, test_tasks=0), folder,
-          progress=False)
+        progress=False)
 
 if __name__ == '__main__': globals()[sys.argv[1]](*sys.argv[2:])

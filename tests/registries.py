@@ -7,7 +7,6 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent/'agentlab'
 
-
 @cache
 def estimators():
     "Name -> what its decorator says: peers and needs."
@@ -24,17 +23,15 @@ def estimators():
                 found[node.name] = dict(needs=()) | said
     return found
 
-
 @cache
 def recipes():
     "Names of the recipes, in alphabetical order."
     mark = re.compile(r'^@recipe\(.*?^def (\w+?)_recipe\(', re.MULTILINE | re.DOTALL)
     return sorted(name for path in PACKAGE.rglob('*.py') for name in mark.findall(path.read_text()))
 
-
 @cache
 def public_functions(family, parameter):
     "Names of the functions of a family that have this parameter, in alphabetical order."
     nodes = [node for path in (PACKAGE/family).glob('*.py') for node in ast.parse(path.read_text()).body]
     return sorted(node.name for node in nodes if isinstance(node, ast.FunctionDef) and not node.name.startswith('_')
-                  and parameter in [x.arg for x in node.args.args + node.args.kwonlyargs])
+        and parameter in [x.arg for x in node.args.args + node.args.kwonlyargs])

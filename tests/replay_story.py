@@ -11,14 +11,13 @@ import torch
 from agentlab.episodes import Batch, Episode, Turn, atomic
 from agentlab.replay.buffer import Buffer, prioritised, success_first, uniform
 
-
 def numbered(n, group=None):
     "Episode n: 1 to 3 turns of 1 to 4 tokens; labels and log-probabilities name it."
     turns = [Turn(t, ids=[n % 50]*(1 + (n + t) % 4), logps=[-(n + 1)/(t + 7)]*(1 + (n + t) % 4),
-                  entropies=[.5]*(1 + (n + t) % 4), context_ids=[1]*(t + 1), reward=float(n), state=f'state {n}.{t}')
-             for t in range(1 + n % 3)]
+        entropies=[.5]*(1 + (n + t) % 4), context_ids=[1]*(t + 1), reward=float(n), state=f'state {n}.{t}')
+        for t in range(1 + n % 3)]
     return Episode(turns, n//2 if group is None else group, n, outcome=n/7, success=n % 3 == 0, step=n//4,
-                   final=f'end {n}')
+        final=f'end {n}')
 
 def played(first, n=4):
     "The episodes first ... first+n-1, with old_logp."
@@ -26,7 +25,6 @@ def played(first, n=4):
     return batch.with_action(old_logp=batch.action('sampler_logp')/3)
 
 def drawn(seed=0): return torch.Generator().manual_seed(seed)
-
 
 def story(buffer, steps=range(8)):
     "Adds, draws and updates; what was drawn."
@@ -40,7 +38,6 @@ def story(buffer, steps=range(8)):
     return found
 
 bounds = dict(episodes=10, stale=3)
-
 
 # ---- child processes
 

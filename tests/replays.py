@@ -6,7 +6,6 @@ from agentlab.replay import Buffer, Replay, alike, uniform
 
 LOW, HIGH = .2, .28
 
-
 class Joined(Replay):
     "Every group of a step gets one episode of an earlier step."
     def __init__(self, policy, seed): self.buffer, self.seed = Buffer(episodes=64), seed
@@ -14,7 +13,7 @@ class Joined(Replay):
         groups, past = batch.episodes.group.unique(), None
         if len(self.buffer):
             past = alike(self.buffer.sample(len(groups), how=uniform, generator=torch.Generator()
-                                            .manual_seed(derive(self.seed, step)), step=step), batch)
+                .manual_seed(derive(self.seed, step)), step=step), batch)
         self.buffer.add(batch, step)
         return batch if past is None else Batch.concat([batch, past.with_episodes(group=groups)])
 

@@ -28,7 +28,6 @@ class Paying(KeyDoor):
         observation, reward, done, info = super().turn(action)
         return observation, reward + len(action) % 7/8, done, info
 
-
 @pytest.fixture
 def sent_whole(request):
     """Environments of this file and of the test's go to other processes with their code: importing the files there,
@@ -39,7 +38,6 @@ def sent_whole(request):
     yield
     for module in modules: cloudpickle.unregister_pickle_by_value(module)
 
-
 def small_policy(env=None): return tiny_policy(env or Paying(), warm=False, progress=False)
 
 def small_recipe(make=recipes.gigpo, **changes):
@@ -49,8 +47,7 @@ def small_recipe(make=recipes.gigpo, **changes):
 def train_small(out, make=recipes.gigpo, policy=None, env=None, resume=False, on_row=None, should_stop=None, **changes):
     env = env or Paying()
     return train(policy or small_policy(env), env, small_recipe(make, **changes), out, resume=resume, on_row=on_row,
-                 should_stop=should_stop, progress=False)
-
+        should_stop=should_stop, progress=False)
 
 # ---- comparing
 
@@ -89,13 +86,12 @@ def same_run(one, two):
     for step in one.steps(): same_batch(one.episodes(step), two.episodes(step))
     assert files(one) == files(two)
     assert ((one.folder/'policy'/'model.safetensors').read_bytes() == (two.folder/'policy'/'model.safetensors')
-            .read_bytes())
-
+        .read_bytes())
 
 # ---- processes
 
 _context = (multiprocessing.get_context('forkserver') if 'forkserver' in multiprocessing.get_all_start_methods()
-            else None)
+    else None)
 
 def _child(function, arguments, log, folder, environment):
     "What a forked process does: its output goes to a file, and an exception is its exit status 1."
@@ -113,7 +109,7 @@ def fork(function, *arguments, log, folder=None, **environment):
     os.environ.update(OMP_NUM_THREADS='1', PYTHONPATH=os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))
     try:
         process = _context.Process(target=_child, args=(function, arguments, str(log), folder, environment),
-                                   daemon=True)
+            daemon=True)
         process.start()
     finally:
         os.environ.clear()

@@ -1,15 +1,20 @@
 """The adapters against stand-ins that misbehave as the real packages do: no optional package is needed (those are in
 tests/adapters/real.py)."""
-import copy, inspect, pickle, random
+import copy
+import inspect
+import pickle
+import random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from agentlab.env import (CueDoor, EnvError, Kuhn, check_env, environment_factory, from_gymnasium, from_openenv,
-                          from_openspiel, from_textarena, from_textworld, match)
-from agentlab.env.adapters import Lent, available_moves, plain
-from agentlab.env.protocol import random_states
+from agentlab.env.adapters import (Lent, available_moves, environment_factory, from_gymnasium, from_openenv,
+    from_openspiel, from_textarena, from_textworld, plain)
+from agentlab.env.cue_door import CueDoor
+from agentlab.env.kuhn import Kuhn
+from agentlab.env.protocol import EnvError, check_env, random_states
+from agentlab.env.two_seats import match
 
 @pytest.fixture(autouse=True)
 def generators():
@@ -47,8 +52,7 @@ class Bids:
         self.state = SimpleNamespace(game_info={i: {} for i in range(num_players)}, role_mapping=None)
     def get_observation(self):
         secret = Kind(name='GAME_MESSAGE')
-        return self.mover, [
-            (-1, f'Prize {self.prize}, luck {random.random():.2f}.', secret),
+        return self.mover, [(-1, f'Prize {self.prize}, luck {random.random():.2f}.', secret),
             (self.mover, 'my own words', Kind(name='PLAYER_ACTION')),
             (1 - self.mover, 'hello', Kind(name='PLAYER_ACTION'))]
     def step(self, action):
@@ -60,7 +64,7 @@ class Bids:
     def close(self):
         best = max(self.bids)
         return (({i: np.int64(bid == best) for i, bid in enumerate(self.bids) if bid == best} if self.pays else None),
-                self.state.game_info)
+            self.state.game_info)
 
 class Coin:
     """OpenSpiel's calls: chance flips a biased coin, seat 0 guesses; `late` flips once more afterwards; a guess of 3
@@ -84,9 +88,9 @@ class Coin:
 class CoinGame:
     def __init__(self, late=False): self.late = late
     def get_type(self):
-        return SimpleNamespace(
-            short_name='coin', dynamics=SimpleNamespace(name='SEQUENTIAL'),
-            information=SimpleNamespace(name='IMPERFECT_INFORMATION'), provides_information_state_string=False)
+        return SimpleNamespace(short_name='coin', dynamics=SimpleNamespace(name='SEQUENTIAL'),
+            information=SimpleNamespace(name='IMPERFECT_INFORMATION'),
+            provides_information_state_string=False)
     def new_initial_state(self): return Coin(self.late)
     def num_players(self): return 2
     def min_utility(self): return -2.
@@ -102,7 +106,7 @@ class Room:
     def close(self): Room.shut.append(self.path)
     def say(self, text):
         return dict(feedback=text, description=self.path, inventory='', admissible_commands=None, won=False,
-                    lost=self.left < 1)
+            lost=self.left < 1)
     def reset(self):
         self.left = random.randint(2, 3)
         return self.say(f'{self.left} turns')
@@ -121,9 +125,9 @@ class Served:
         return SimpleNamespace(done=self.turns == 3, reward=action, text=f'draw {random.random():.3f}')
 
 MAKE = dict(gymnasium=lambda: from_gymnasium(Gym(), ['wait', 'go']), textarena=lambda: from_textarena(Bids, 3),
-            openspiel=lambda: from_openspiel(CoinGame()), late=lambda: from_openspiel(CoinGame(True)),
-            textworld=lambda: from_textworld(['a', 'b'], start=Room),
-            openenv=lambda: from_openenv(Served, float, lambda seen: seen.text))
+    openspiel=lambda: from_openspiel(CoinGame()), late=lambda: from_openspiel(CoinGame(True)),
+    textworld=lambda: from_textworld(['a', 'b'], start=Room),
+    openenv=lambda: from_openenv(Served, float, lambda seen: seen.text))
 
 # all of them
 
@@ -187,8 +191,8 @@ def test_gymnasium():
     "Actions that count from 1, observations that are dictionaries, a simulator that crashes, options, closing."
     env = from_gymnasium(Gym(), ['Wait', 'GO now'])
     step = env.reset(3)
-    assert step.info['legal'] == ['wait', 'go now'] and step.info['state'][0][0] == 'x'
-    assert len(step.info['state'][0][1]) == 2
+    assert (step.info['legal'] == ['wait', 'go now'] and step.info['state'][0][0] == 'x'
+        and len(step.info['state'][0][1]) == 2)
     assert env.step(' go   NOW.').reward == dict(player=1.) and env.step('wait').reward == dict(player=0.)
     assert type(env.step('go now').reward['player']) is float
     assert env.step('wait').info['success'] is False  # terminated, but the last reward is 0
@@ -247,7 +251,7 @@ def test_openspiel():
     with pytest.raises(EnvError, match='chance moves later'): (env.reset(0, dict(chance=[1])), env.step('bxc3 #1'))
     assert from_openspiel(CoinGame(), text=lambda state, seat: f'you are {seat}').reset(0).observation == 'you are 0'
     mean = match(from_openspiel(CoinGame()), dict.fromkeys(env.seats, lambda game, generator: game.moves()[0]),
-                 2000)['player0']['paid']
+        2000)['player0']['paid']
     assert abs(mean - .75) < 5*(.75*.25/2000)**.5
 
 def test_openspiel_forfeit():
@@ -290,8 +294,8 @@ def test_for_trl():
     task = CueDoor().tasks('test', 1)[0]
     assert one.reset(seed=0, task=task) == f"Cue {task['cue']}."
     one.act('wait'), one.act('wait'), one.act(one._env.expert())
-    assert one.get_reward() == 1. and one._won is True and one.act('wait') == 'The episode is over.'
-    assert one.get_reward() == 1.
+    assert (one.get_reward() == 1. and one._won is True and one.act('wait') == 'The episode is over.'
+        and one.get_reward() == 1.)
     assert two.get_reward() == 0. and pickle.dumps(two.get_reward())
     assert made().act('wait') == 'The episode is over.'  # never begun
     with pytest.raises(ValueError, match="'seed'"): one.reset(prompt='x')

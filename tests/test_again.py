@@ -8,15 +8,19 @@ import pytest
 import torch
 
 from agentlab.credit import grpo
-from agentlab.env import GuessNumber, HopSearch, KeyDoor, OwnTasks, Step, check_env, number
+from agentlab.env import GuessNumber, HopSearch, KeyDoor, check_env
+from agentlab.env.own_tasks import OwnTasks, number
+from agentlab.env.protocol import Step
 from agentlab.episodes import Batch, Episode, state_key
 from agentlab.metrics import MEASURES, METRICS
 from agentlab.policy import tiny_policy
 from agentlab.replay.splice import trained_only
-from agentlab.rollout import (Again, Judged, Says, UnaryFeedback, always, attempts, best_of_own, by_attempt, by_budget,
-                              by_units, corrections, earned, expert_hint, fewer_first, guided, improved, introspection,
-                              judgements, keep_all, keep_attempts, keep_better, keep_right, play, play_again, spoken,
-                              unit_reward, verdicts)
+from agentlab.rollout import play
+from agentlab.rollout.again import (Again, Judged, Says, always, attempts, best_of_own, by_attempt, by_budget, by_units,
+    corrections, earned, expert_hint, fewer_first, guided, improved, introspection,
+    judgements, keep_all, keep_attempts, keep_better, keep_right, play_again, spoken,
+    unit_reward, verdicts)
+from agentlab.rollout.turns import UnaryFeedback
 from agentlab.selfplay.preferences import dpo_credit
 from agentlab.train import recipes, train
 from later import deferred
@@ -32,7 +36,7 @@ def guess(**how): return GuessNumber(**dict(high=8, horizon=1) | how)
 def player():
     "A policy that knows the words of the game and has seen few games."
     return tiny_policy(Again(guess(), between=Says('Incorrect. Please think again. Correct!')), steps=60, pool=512,
-                       noise=1., progress=False)
+        noise=1., progress=False)
 
 @pytest.fixture
 def beginner(player):
@@ -51,7 +55,7 @@ def trained(policy, recipe, out, env=None):
 # ---- the wrapper and its tables
 
 WORLDS = dict(whole=lambda: Again(KeyDoor(horizon=4), 3, always), ufo=lambda: UnaryFeedback(KeyDoor(horizon=4)),
-              limits=lambda: Again(KeyDoor(horizon=4), limits=(2, 4)), spoken=lambda: Again(KeyDoor(), 3, ends=spoken))
+    limits=lambda: Again(KeyDoor(horizon=4), limits=(2, 4)), spoken=lambda: Again(KeyDoor(), 3, ends=spoken))
 
 @pytest.mark.parametrize('world', WORLDS)
 def test_tables_of_attempts(player, world):
@@ -89,7 +93,7 @@ def test_no_answer_is_handed_on(player):
     (dict(goes_on=lambda one: 1/(1 - one.right)), 'division by zero')])
 def test_a_fault_between_attempts_ends_the_episode_and_is_counted(beginner, tmp_path, fault, said):
     run = train(beginner, Again(guess(), **fault), recipes.grpo(**SMALL | dict(steps=1, groups=12)), tmp_path/'run',
-                progress=False)
+        progress=False)
     row, b = run.rows()[0], run.episodes(0)
     assert 0 < row['errors'] < row['episodes']
     assert all(said in text for key, text in b.labels['error'].items() if key != -1)
@@ -109,7 +113,7 @@ def test_ufo_learns(beginner, tmp_path):
 def test_ufo_unary_feedback(player):
     "Without it the text between two answers says more: the hint of the game."
     read = lambda env: {t.observation for e in play(player, env, range(6), max_tokens=4, max_turns=4)
-                        for t in e.turns[1:]}
+        for t in e.turns[1:]}
     told, plain = read(UnaryFeedback(guess(horizon=3))), read(guess(horizon=3))
     assert 'Incorrect. Please think again.' in told and not any('than' in text for text in told)
     assert any('than' in text for text in plain)
@@ -161,7 +165,7 @@ def test_score_attempts_are_bandits_of_their_own(pairs):
     total = rewarded.turns.reward.new_zeros(len(pairs)).index_add(0, pairs.turns.episode, rewarded.turns.reward)
     rewarded = rewarded.with_episodes(outcome=total)
     mean = lambda advantage, right: advantage[rewarded.spread((rewarded.turns.attempt == 0)
-                                                              & (rewarded.turns.right == right))].mean()
+        & (rewarded.turns.right == right))].mean()
     own, whole = by_attempt(rewarded), grpo(rewarded)
     assert mean(own, 1.) > mean(own, 0.) and mean(whole, 1.) < mean(whole, 0.)
     later = by_attempt(pairs.with_turns(reward=improved(pairs, 0., 0.)))
@@ -170,7 +174,7 @@ def test_score_attempts_are_bandits_of_their_own(pairs):
 def test_score_second_attempts_are_not_announced(player):
     "What is read between the attempts does not depend on the first."
     episodes = play_again(player, guess(), range(12), max_tokens=4, seed=3,
-                          around=partial(Again, goes_on=always, between=Says('Try again.')))
+        around=partial(Again, goes_on=always, between=Says('Try again.')))
     texts = {turn.observation for e in episodes for turn in e.turns if turn.columns['attempt'] == 1}
     assert all(text.startswith('Try again. Guess a number from') for text in texts)
     assert {turn.columns['right'] for e in episodes for turn in e.turns if turn.columns['attempt'] == 0} >= {0.}
@@ -180,7 +184,7 @@ def test_score_second_attempts_are_not_announced(player):
 def own(policy, samples, seed=0, **how):
     around = partial(Again, attempts=4, ends=spoken)
     return games(policy, guess(), seed, n=16, size=2, rollout=partial(best_of_own, samples=samples, around=around),
-                 **how)
+        **how)
 
 def test_rise_learns(beginner, tmp_path):
     recipe = recipes.rise(**SMALL, rollout_args=dict(samples=3))
@@ -240,7 +244,7 @@ def test_agent_rlvr_guidance(player):
     for name, between in dict(hint=expert_hint, wrong=Says()).items():
         b = games(player, Again(guess(), between=between), n=24)
         texts = [t.observation for e in play(player, Again(guess(), between=between), range(8), max_tokens=4)
-                 for t in e.turns[1:]]
+            for t in e.turns[1:]]
         assert all(text.startswith('guess' if name == 'hint' else 'Incorrect') for text in texts) and texts
         right[name] = b.turns.attempt.max()
     assert right['hint'] == 1
@@ -393,14 +397,14 @@ def heard(*units):
 def test_mind_format(form):
     "Every unit needs an answer; without the term it need not."
     both, one = (ends_of(heard('guess 1', second), partial(unit_reward, form=form)).item()
-                 for second in ('guess 2 more', 'well 2 guess'))
+        for second in ('guess 2 more', 'well 2 guess'))
     assert both - one == pytest.approx(form)
 
 @pytest.mark.parametrize('several', [-.1, 0.])
 def test_mind_compactness(several):
     "A unit with two answers is paid less, however it is written; without the term it is not."
     once, twice = (ends_of(heard(unit, 'guess 2'), partial(unit_reward, several=several)).item()
-                   for unit in ('guess 1', 'Guess 3, no: guess 1 more'))
+        for unit in ('guess 1', 'Guess 3, no: guess 1 more'))
     assert twice - once == pytest.approx(several)
     assert heard('guess 3 guess 1').turns.answers.tolist() == [2.]
 
@@ -438,7 +442,7 @@ def test_mind_words():
 def test_mind_plays_with_a_model_that_reads(smollm2):
     "One small batch of sums by the same recipe: what was sampled is what would be learned from."
     sums = OwnTasks([dict(prompt=f'{a} + {b} =', answer=a + b, split='train') for a, b in ((2, 3), (4, 1))], number,
-                    guide='Add.\nExample: answer 7')
+        guide='Add.\nExample: answer 7')
     recipe = recipes.mind()
     b = Batch.from_episodes(recipe.rollout(smollm2, sums, [0, 1], 3, max_tokens=10, max_turns=3, seed=1))
     assert len(b) == 6 and (b.episodes.error == -1).all() and (b.turns.answers > 0).any()

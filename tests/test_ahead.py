@@ -1,5 +1,10 @@
 "Play ahead of learning: a calendar and no race, players that die or lie, nothing lost and nothing twice."
-import os, signal, subprocess, sys, threading, time
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +23,7 @@ def start(): return small_policy(KeyDoor())
 
 def made(**changes):
     return load_recipe('grpo', **dict(steps=5, groups=3, group_size=2, max_turns=6, test_tasks=0, checkpoint_every=1,
-                                      ahead=Ahead(2)) | changes)
+        ahead=Ahead(2)) | changes)
 
 def weights(policy): return dict(policy.model.named_parameters())
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from agentlab.episodes import Batch, state_key
-from agentlab.replay import ArcherCritic, Buffer, archer, archer_targets, critic_step
-from agentlab.replay.utterance_critic import (TwinHeads, archer_loss, closing_features, follow, fresh_utterances,
-                                              utterance_features)
+from agentlab.replay.buffer import Buffer
+from agentlab.replay.utterance_critic import (ArcherCritic, TwinHeads, archer, archer_loss, archer_targets,
+    closing_features, critic_step, follow, fresh_utterances,
+    utterance_features)
 from agentlab.reward import paid
 from agentlab.rollout import play
 from agentlab.train.runs import load_checkpoint
@@ -22,11 +23,8 @@ def random_batch(seed=0):
     generator = torch.Generator().manual_seed(seed)
     draw = lambda n: int(torch.randint(n, (1,), generator=generator))
     rows = [dict(group=e//4, episode=e, t=t, reward=draw(9)/8, n_tokens=draw(3), truncated=e % 3 == 0, last_value=.1*e)
-            for e in range(12) for t in range(1 + draw(6))]
+        for e in range(12) for t in range(1 + draw(6))]
     return Batch.from_turns(pd.DataFrame(rows))
-
-def values_of(b, seed):
-    return torch.randn(len(b.turns), 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 def by_loop(b, v, gamma, faithful):
     "Targets, one turn at a time."
@@ -39,7 +37,9 @@ def by_loop(b, v, gamma, faithful):
             j += 1
         e = episode[i]
         if j < len(said) and episode[j] == e: after = v[j]
-        else: after = b.episodes.last_value[e] if b.episodes.truncated[e] and not faithful else 0.
+        else:
+            after = torch.full_like(v[i], b.episodes.last_value[e].item() if b.episodes.truncated[e] and not faithful
+                else 0.)
         found[i] = paid + gamma*after
     return found
 
@@ -53,20 +53,22 @@ def test_the_spec_by_hand():
 def test_targets_are_those_of_a_loop(seed, faithful):
     b = random_batch(seed)
     assert (b.turn_lengths() == 0).any() and b.episodes.truncated.any()
-    v = values_of(b, seed)
+    v = torch.randn(len(b.turns), 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     for gamma in (.95, 0., 1.):
         torch.testing.assert_close(archer_targets(b, v, gamma=gamma, faithful=faithful), by_loop(b, v, gamma, faithful))
 
 def test_silent_turns_and_other_keys_do_not_matter():
     b = random_batch()
-    v = values_of(b, 1)
+    v = torch.randn(len(b.turns), 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     silent = (b.turn_lengths() == 0)[:, None]
     torch.testing.assert_close(archer_targets(b, torch.where(silent, 99., v)), archer_targets(b, v))
     zero = torch.zeros_like(v)
     assert archer_loss(b, torch.where(silent, 99., zero), zero, zero, zero) == 0
     torch.testing.assert_close(archer_targets(b.with_episodes(group=b.episodes.group*7 - 3), v), archer_targets(b, v))
 
-    # a head does not see the other
+def test_a_head_of_one_does_not_see_the_other():
+    b = random_batch()
+    v = torch.randn(len(b.turns), 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     torch.testing.assert_close(archer_targets(b, v)[:, :1], archer_targets(b, v[:, :1]))
 
 def test_what_is_missing_is_named():
@@ -83,7 +85,7 @@ def test_heads_begin_silent_and_apart_and_leave_the_global_state():
     one, two, other = TwinHeads(3, 3, 0), TwinHeads(3, 3, 0), TwinHeads(3, 3, 1)
     assert torch.equal(torch.random.get_rng_state(), before)
     for a, b in zip(one.parameters(), two.parameters()): exactly(a.data, b.data)
-    assert not all(map(torch.equal, one.parameters(), other.parameters()))
+    assert any(not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters()))
     x = torch.randn(4, 3)
     assert not one.q(x, x).any() and not one.v(x).any()
     assert not torch.equal(one.q_heads[0][0].weight, one.q_heads[1][0].weight)
@@ -93,17 +95,19 @@ def test_one_step_moves_all_four_heads_and_their_copies():
     heads, slow = TwinHeads(3, 3, 0), TwinHeads(3, 3, 0)
     for p in slow.parameters(): torch.nn.init.constant_(p, .3)
     x, optimizer = torch.eye(3), torch.optim.SGD(heads.parameters(), .1)
+    start = [p.clone() for p in slow.parameters()]
     before = [p.clone() for p in heads.parameters()]
     critic_step(heads, slow, optimizer, b, x, x, x, tau=.25)
-    for net in (*heads.q_heads, *heads.v_heads): assert net[-1].bias.abs() > 0
-    for old, new in zip(slow.parameters(), heads.parameters()):
-        torch.testing.assert_close(old.data, .3 + .25*(new.data - .3))
-    assert not all(map(torch.equal, before, heads.parameters()))
+    for kind in (heads.q_heads, heads.v_heads):
+        for net in kind: assert net[-1].bias.abs() > 0
+    for s, old, new in zip(start, slow.parameters(), heads.parameters()):
+        torch.testing.assert_close(old.data, s + .25*(new.data - s))
+    assert any(not torch.equal(a, b) for a, b in zip(before, heads.parameters()))
 
 def test_the_state_after_a_cut_off_episode_is_the_next_one_of_a_longer_game():
     env, policy = Paying(horizon=6), small_policy()
     short, longer = (Batch.from_episodes(play(policy, env, [1, 2], max_turns=n, max_tokens=3, temperature=0.))
-                     for n in (2, 3))
+        for n in (2, 3))
     last, known = closing_features(policy, short)
     assert known.tolist() == [True, True]
     torch.testing.assert_close(last, utterance_features(policy, longer)[0][longer.turns.t == 2], atol=1e-4, rtol=1e-4)
@@ -113,20 +117,21 @@ def test_fresh_utterances_are_those_of_the_policy():
     env, policy = Paying(), small_policy()
     b = Batch.from_episodes(play(policy, env, [1, 2], max_turns=3, max_tokens=3, temperature=0.))
     torch.testing.assert_close(fresh_utterances(policy, b, 0, max_tokens=3, temperature=0.),
-                               utterance_features(policy, b)[1], atol=1e-4, rtol=1e-4)
+        utterance_features(policy, b)[1], atol=1e-4, rtol=1e-4)
 
 def test_replayed_episodes_are_not_kept_twice():
     policy = small_policy()
     b = Batch.from_episodes(play(policy, Paying(), [1, 2], max_turns=2, max_tokens=3))
-    critic, source = ArcherCritic(policy, 0), torch.tensor([state_key('replay'), int(b.episodes.source[1])])
-    read = critic.read(policy, b.with_episodes(source=source), 4096)
+    critic = ArcherCritic(policy, 0)
+    read = critic.read(policy, b.with_episodes(source=torch.tensor([state_key('replay'), int(b.episodes.source[1])])),
+        4096)
     assert len(critic.buffer) == 1 and {'q1', 'q2', 'v1', 'v2'} <= set(read.turns.columns)
 
 def test_past_episodes_reach_the_critic():
     "Two critics that read the same batch last and differ in what they saw before end up with different values."
     policy = small_policy()
     one, two = (Batch.from_episodes(play(policy, Paying(), [s], group_size=2, max_turns=2, max_tokens=3, seed=s))
-                for s in (1, 2))
+        for s in (1, 2))
     def after(*batches):
         critic = ArcherCritic(policy, 0, past=4, passes=3)
         for b in batches: critic.read(policy, b, 4096)
@@ -140,7 +145,8 @@ def doubled(b): return 2*paid(b)
 def test_the_reward_of_the_recipe_is_learned():
     policy = small_policy()
     b = Batch.from_episodes(play(policy, Paying(), [1], group_size=2, max_turns=1, max_tokens=3))
-    b = b.with_turns(reward=torch.ones(2).double()).with_episodes(truncated=torch.zeros(2, dtype=torch.bool))
+    b = b.with_turns(reward=torch.ones_like(b.turns.reward)).with_episodes(truncated=torch.zeros_like(
+        b.episodes.truncated))
     found = []
     for reward in (paid, doubled):
         critic = ArcherCritic(policy, 0, past=2, passes=600, lr=.01, reward=reward)
@@ -154,10 +160,11 @@ def test_a_run_goes_on_exactly_where_it_stopped(tmp_path, baseline):
     critic = partial(ArcherCritic, past=3, passes=2, lr=.01, baseline=baseline, keep=partial(Buffer, episodes=6))
     how = dict(credit=partial(archer, baseline='baseline') if baseline else archer, critic=critic, steps=3)
     whole = train_small(tmp_path/'whole', **how)
-    train_small(tmp_path/'parts', should_stop=iter([False, False, True]).__next__, **how)
+    calls = iter([False, False, True])
+    train_small(tmp_path/'parts', should_stop=lambda: next(calls), **how)
     parts = train_small(tmp_path/'parts', resume=True, **how)
-    assert all(row['skipped'] is None and math.isfinite(row['value_loss']) for row in whole.rows())
-    assert whole.rows()[-1]['grad_norm'] > 0
+    assert all(row['skipped'] is None and math.isfinite(row['value_loss'])
+        for row in whole.rows()) and whole.rows()[-1]['grad_norm'] > 0
     same_run(whole, parts)
     first, second = (load_checkpoint(run)[1]['critic'] for run in (whole, parts))
     assert set(first) == set(second) and any(name.startswith('buffer.') for name in first)

@@ -1,5 +1,8 @@
 "The atlas: a state follows from what a row names, and what it names is looked up."
-import csv, json, shutil, sys
+import csv
+import json
+import shutil
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -9,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent/'tools'))
 import atlas
 
 ROW = dict(key='hgpo', system='', family='', mechanism='', where='nbs/credit/07_histories.ipynb', evidence='',
-           recipe='hgpo', plays='', record='', state='')
+    recipe='hgpo', plays='', record='', state='')
 LINE = dict(key='hgpo', mechanism='history', functions='credit.histories.hgpo',
-            tests='tests/test_atlas_mechanisms.py::test_hgpo_history', lacks='')
+    tests='tests/test_atlas_mechanisms.py::test_hgpo_history', lacks='')
 RECORD = 'assets/results/grid.json.xz#cells/keydoor/hgpo|cells/keydoor/grpo'
 
 @pytest.mark.parametrize('row, line, state', [
@@ -44,7 +47,7 @@ def test_a_name_that_leads_nowhere_is_said(row, line, said):
 def claim(path, seeds=5, **other):
     rows = [dict(arm=arm, seed=seed, won=0.) for arm in ('hgpo', 'plain') for seed in range(seeds)]
     path.write_text(json.dumps(dict(key='hgpo', arms=['hgpo', 'plain'], control='plain', budget='as many episodes',
-                                    model='tiny', rows=rows) | other))
+        model='tiny', rows=rows) | other))
 
 @pytest.mark.parametrize('how, said', [
     ({}, None), (dict(seeds=4), '4 of 5 seeds'), (dict(seeds=3, model='SmolLM2-135M'), None),
@@ -87,7 +90,7 @@ def test_the_tool_writes_what_it_derives(tmp_path, monkeypatch):
         writer.writeheader()
         writer.writerows(rows)
     said = [f'{rows[0]["key"]}: part, and is measured: python tools/atlas.py',
-            f'{atlas.FRONT} counts other states: python tools/atlas.py']
+        f'{atlas.FRONT} counts other states: python tools/atlas.py']
     assert atlas.faults() == said
     atlas.write()
     assert (tmp_path/atlas.PAPERS).read_text() == honest and atlas.faults() == []

@@ -45,7 +45,8 @@ def slope(objective, logp, batch, advantage, **keywords):
     logp = logp.clone().requires_grad_()
     return torch.autograd.grad(objective(logp, batch, advantage, **keywords).sum(), logp)[0]
 
-def moves(rows): assert rows and all(row['skipped'] is None and row['grad_norm'] > 1e-5 for row in rows)
+def moves(rows):
+    assert rows and all(row['skipped'] is None and row['grad_norm'] > 1e-5 for row in rows)
 
 # ---- entropy
 
@@ -86,9 +87,8 @@ def test_ipa_chunk_mask():
 def test_vl_dac_token_clip():
     "The border binds the token that has gone too far, and leaves the other one of its turn."
     turn = table(episode=[0], n_tokens=2).with_action(old_logp=numbers(-1, -1))
-    bound, free = (
-        slope(recipes.vl_dac(objective_args=dict(high=high)).objective, numbers(-1, -.8), turn, numbers(1, 1))
-        for high in (.1, 9.))
+    bound, free = (slope(recipes.vl_dac(objective_args=dict(high=high)).objective, numbers(-1, -.8), turn,
+        numbers(1, 1)) for high in (.1, 9.))
     assert bound[0] != 0 == bound[1] and (free != 0).all()
 
 def test_lite_ppo_token_loss():
@@ -97,6 +97,7 @@ def test_lite_ppo_token_loss():
 
 @pytest.mark.parametrize('game', [partial(Signals, n=3), Kuhn], ids=['together', 'against'])
 def test_mars_games(tmp_path, game):
+    "A run in which both seats learn; without seats they would be compared with each other."
     game = game()
     recipe = small_recipe(recipes.mars, groups=6, group_size=4, steps=2, minibatches=1, rollout=play_players)
     policy = warm_start(small_policy(game), game, steps=40, episodes=16, pool=64)  # it knows the words
@@ -135,6 +136,7 @@ def test_turn_control_trains(tmp_path):
     moves(train_small(tmp_path/'run', env=TurnLimit(Paying(horizon=9), 2, 3), steps=2, groups=4, group_size=4).rows())
 
 def test_retool_trains(tmp_path):
+    "GRPO on programs: what the tool said is read, and only what the agent said is learned from."
     env = Eager()
     run = train(small_policy(env), env, small_recipe(recipes.grpo, groups=4, group_size=6, max_tokens=24, steps=2),
         tmp_path/'run', progress=False)
@@ -166,6 +168,7 @@ def test_searchgym_hops():
 # ---- replay
 
 def test_arpo_gui_selection():
+    "Tasks that are sometimes won are drawn more often, and the numbers that were drawn are played."
     memory = NumberSelection(count=6, n=3)
     equal = memory.chances()
     memory.wins, memory.losses = numbers(0, 0, 0, 3, 6, 6), numbers(6, 6, 6, 3, 0, 0)
@@ -183,6 +186,7 @@ def test_spear_tool_bonus():
     assert recipes.spear().reward is acted_bonus
 
 def test_rl_plus_demonstration():
+    "One game of each group is the expert's, and the policy's probabilities of it are what the loss compares with."
     policy, env = small_policy(), Paying()
     with_one, without = (Batch.from_episodes(f(policy, env, range(3), 3, max_tokens=3))
         for f in (play_beside_demonstration, play))
@@ -196,9 +200,11 @@ def test_rl_plus_demonstration():
         source=torch.zeros_like(with_one.episodes.source)), gain))
 
 def test_slea_trains(tmp_path):
+    "Tips are read from the second update on, and what is read is another context."
     env = Experienced(Coin(), Library())  # its words; the library of the run is another one
     run = train(small_policy(env), Coin(), small_recipe(recipes.slea, memory=partial(OwnLibrary, warm_up=1, least=1),
-        steps=3, groups=4, group_size=4, max_tokens=4, test_tasks=1), tmp_path/'run', progress=False)
+        steps=3, groups=4, group_size=4, max_tokens=4, test_tasks=1),
+        tmp_path/'run', progress=False)
     moves(run.rows())
     before, after = (run.episodes(step) for step in (0, 2))
     assert before.turns.tips.max() == 0 < after.turns.tips.max()
@@ -225,6 +231,7 @@ def test_longcat_hispo_masks():
 # ---- prompts
 
 def test_inspo_attribution():
+    "An outcome moves the weight of the instruction under which it was earned, and of no other."
     population = Population([Instruction(), Instruction(dict(legal=True))])
     before = [member.w for member in population.members]
     population.learn(1, 1.)

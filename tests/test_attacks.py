@@ -1,5 +1,6 @@
 "A part of `make attack`, spread over every class; the whole of it is recorded in assets/attack/attack.json."
-import json, shutil
+import json
+import shutil
 
 import pytest
 
@@ -18,6 +19,7 @@ def test_some_of_each(name, tmp_path):
     for _, function in tries[::EVERY[name]]: function()
 
 def test_a_lost_one_is_counted(monkeypatch, capsys):
+    "The tool's own judgement: what raises has not survived."
     monkeypatch.syspath_prepend(str(ROOT/'tools'))
     import attack
     def broken(folder): return [(str(i), (lambda: 1/0) if i == 3 else (lambda: None)) for i in range(5)]
@@ -29,6 +31,7 @@ def test_a_lost_one_is_counted(monkeypatch, capsys):
     with pytest.raises(SystemExit, match='5 tries, 6 are promised'): attack.attacked('dumps', 1)
 
 def test_the_record_says_that_all_survived():
+    "It names its commands, and has every class with as many tries as are promised."
     record = json.loads((ROOT/'assets'/'attack'/'attack.json').read_text())
     assert set(record['rows']) == set(CLASSES)
     for name, row in record['rows'].items():

@@ -38,8 +38,8 @@ def test_the_odd_one_out_goes_first_into_the_next_round(n):
 def weight_of_the_first_turn(ratios, **keywords):
     "What turn 0 is multiplied with after the later turns, the last one first, have moved by these ratios."
     n = len(ratios)
-    b = Batch.from_turns(
-        pd.DataFrame(dict(group=0, episode=[0]*(n+1) + [1], t=[*range(n+1), 0], outcome=[1.]*(n+1) + [0.], n_tokens=2)))
+    b = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0]*(n+1) + [1], t=[*range(n+1), 0],
+        outcome=[1.]*(n+1) + [0.], n_tokens=2)))
     now = torch.zeros(len(b.actions))
     updates = seeupo_updates(b.with_action(old_logp=now), None, **keywords)
     next(updates)

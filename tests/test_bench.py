@@ -1,6 +1,9 @@
 "The bench compares equal work, leaves nothing behind, and its command writes what the notebooks read."
-import json, os, subprocess, sys, threading
-from dataclasses import replace
+import json
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,10 +11,7 @@ import torch
 
 from later import needs
 needs('trl', '1.16')
-from agentlab import credit
-from agentlab.interop.verl import padded, ragged_batch
-from bench import credit_speed as speed, real_step as page, training_step as bench
-from bench.verl import apart, counterparts, problems, race
+from bench import training_step as bench
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -78,12 +78,12 @@ def test_measure(found):
 def test_summary_by_hand():
     lap = lambda sampling, update: dict(sampling=sampling, update=update)
     found = dict(seconds=dict(agentlab=[lap(1, 1), lap(1, 3)], rollout_func=[lap(5, 1), lap(7, 1)]),
-                 shares=dict(agentlab=dict(sampling=dict(matrix=.1), update=dict(matrix=.4))))
+        shares=dict(agentlab=dict(sampling=dict(matrix=.1), update=dict(matrix=.4))))
     ours, theirs = bench.summary(dict(turns={'8': found}))
     assert (ours['step'], theirs['step']) == (3, 7)
     assert (theirs['ratio'], theirs['least'], theirs['largest']) == (2.5, 2, 3) # 6/2 and 8/4, round by round
-    assert bench.limits(dict(turns={'8': found}))[8] == pytest.approx(dict(
-        matrix=.5, update=2/3, no_sampling=3.5, only_matrix=7/1.5))
+    assert bench.limits(dict(turns={'8': found}))[8] == pytest.approx(dict(matrix=.5, update=2/3, no_sampling=3.5,
+        only_matrix=7/1.5))
 
 def test_command(tmp_path, monkeypatch, found):
     "The command asks for what is typed and keeps it; `found` is measured once, memory in the test below."
@@ -100,12 +100,12 @@ def test_command(tmp_path, monkeypatch, found):
     ([ROOT/'tools'/'bench', '--help'], '--turns'),
     # not in this process, whose server of forks has other modules; slow: imports TRL twice to measure a benchmark
     pytest.param(['-c', 'import json\nfrom bench.training_step import memory\n'
-                  'print(json.dumps(memory(2, 4, steps=1)))'], None, marks=pytest.mark.slow)],
+    'print(json.dumps(memory(2, 4, steps=1)))'], None, marks=pytest.mark.slow)],
     ids=['help', 'memory'])
 def test_in_a_process(tmp_path, line, said):
     env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT/'tools')]), OMP_NUM_THREADS='1')
     done = subprocess.run([sys.executable, '-W', 'ignore', *line], env=env, cwd=tmp_path, capture_output=True,
-                          text=True)
+        text=True)
     assert done.returncode == 0, done.stderr
     if said: assert said in done.stdout
     else:
@@ -128,11 +128,11 @@ def test_a_length_joins_a_record(tmp_path, monkeypatch):
     first = read()
     training_step([8], 64, 3, tmp_path, facts('second', date='tomorrow'), add=True)
     both = read()
-    assert list(both['turns']) == ['4', '8', '16']
-    assert {turns: both['turns'][turns] for turns in ('4', '16')} == first['turns']
+    assert list(both['turns']) == ['4', '8',
+        '16'] and {turns: both['turns'][turns] for turns in ('4', '16')} == first['turns']
     assert both | dict(turns=0) == first | dict(turns=0) and both['command'] == 'first'
     assert (both['turns']['8']['command'], both['turns']['8']['date'],
-            len(both['turns']['8']['seconds']['agentlab'])) == ('second', 'tomorrow', 3)
+        len(both['turns']['8']['seconds']['agentlab'])) == ('second', 'tomorrow', 3)
     for episodes, versions in ((32, dict(torch='2')), (64, dict(torch='3'))):
         with pytest.raises(ValueError, match='measure all lengths anew'):
             training_step([2], episodes, 1, tmp_path, facts('third', versions=versions), add=True)
@@ -146,14 +146,15 @@ def test_recorded_results_hold_what_is_claimed():
         assert found['work']['sampled'] == found['work']['trained'] == int(turns)*64*bench.SAID
         # a row that was measured by itself says when, how and beside what
         apart = 'command' in found and found['command'] != record['command']
-        assert all(len(laps) >= (3 if apart else 5) for laps in found['seconds'].values()) and len(found['load']) == 3
-        assert (not apart or found['date'])
+        assert (all(len(laps) >= (3 if apart else 5) for laps in found['seconds'].values()) and len(found['load']) == 3
+            and (not apart or found['date']))
         assert set(found['seconds']) == set(found['memory']) == set(bench.SIDES)
 
 # A step of a pretrained model: the same three sides, with an adapter and a guide.
 
 def test_real_step_is_the_same_work():
     "A tiny model goes the way of the real one: equal ids, advantages, gradients, and numbers of episodes and tokens."
+    from bench import real_step as page
     with bench.open_sides(turns=2, episodes=12, how=page.setting('tiny')) as sides:
         work = bench.same_work(sides)
         assert work['sampled'] == work['trained'] == 2*12*8
@@ -172,8 +173,10 @@ def test_real_step_is_the_same_work():
 @pytest.mark.lm
 def test_real_step_reads_what_smollm2_would_say():
     "With the real tokenizer a random model says anything: every side has to read the same in it."
+    from dataclasses import replace
     from transformers import AutoTokenizer
     from agentlab.policy.reader import find_weights
+    from bench import real_step as page
     tokenizer = page.chatml(AutoTokenizer.from_pretrained(find_weights('smollm2')[0]))
     how = replace(page.setting('tiny'), open=lambda turns: (page.random_llama(tokenizer), tokenizer), micro=6)
     with bench.open_sides(turns=2, episodes=6, how=how) as sides: work = bench.same_work(sides)
@@ -183,13 +186,15 @@ def test_real_step_reads_what_smollm2_would_say():
 def test_any_text_is_a_call(text):
     "What TRL's parser takes out of an answer is all that was said, as far as its letters go."
     from transformers.utils.chat_parsing import parse_response
+    from bench import real_step as page
     for end in ('', '<|im_end|>'):
         said = parse_response(text + end, page.CHATML_PARSER,
-                              prefix='<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n')
+            prefix='<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n')
         [call] = said['tool_calls']
         assert call['function']['name'] == 'say' and call['function']['arguments']['text'].split() == text.split()
 
 def test_special_tokens_that_would_be_drawn_are_refused():
+    from bench import real_step as page
     model, tokenizer = page.tiny(2)
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad(): model.get_input_embeddings().weight.normal_(generator=draw)  # states without a direction
@@ -214,20 +219,25 @@ def test_real_step_command(tmp_path):
 # What credit costs, and verl's estimators beside ours.
 
 def test_references_give_our_numbers():
+    from agentlab import credit
+    from bench import credit_speed as speed
     for seed in range(3):
         batch = speed.big_batch(16, 5, 3, seed)
         rows = speed.turn_rows(batch, torch.float64)
-        for theirs, ours, how in ((speed.dictionary_gigpo, credit.gigpo, {}), (speed.dictionary_hgpo, credit.hgpo, {}),
-                                  (speed.dictionary_hgpo, credit.hgpo, dict(history=0))):
-            assert torch.allclose(theirs(rows, **how)[rows['mask'].bool()], ours(batch, **how), atol=1e-6)
+        flat = lambda padded: padded[rows['mask'].bool()]
+        assert torch.allclose(flat(speed.dictionary_gigpo(rows)), credit.gigpo(batch), atol=1e-6)
+        assert torch.allclose(flat(speed.dictionary_hgpo(rows)), credit.hgpo(batch), atol=1e-6)
+        assert torch.allclose(flat(speed.dictionary_hgpo(rows, history=0)), credit.hgpo(batch, history=0), atol=1e-6)
 
 @pytest.mark.parametrize('distinct', [1, 2, 7, 128])
 def test_texts_meet_the_one_they_were_made_from(distinct):
-    assert len(set(speed.state_texts(distinct))) == distinct
-    batch = speed.worded_batch(distinct, groups=1)
+    from agentlab.credit import similar_states
+    from bench.credit_speed import similarity_speed, state_texts, worded_batch
+    assert len(set(state_texts(distinct))) == distinct
+    batch = worded_batch(distinct, groups=1)
     assert len(batch.turns.state.unique()) == distinct and len(batch) == 8
     if distinct == 128: return  # the slow one: looked at, not timed
-    [row] = speed.similarity_speed(credit.similar_states, [distinct], groups=1, repeats=1)
+    [row] = similarity_speed(similar_states, [distinct], groups=1, repeats=1)
     assert row['clusters'] == (distinct + 1)//2 and row['distinct'] == distinct
 
 def scatter(batch, x):
@@ -237,17 +247,20 @@ def scatter(batch, x):
 
 @pytest.mark.parametrize('episodes, seed', [(12, 0), (13, 1), (1, 2)])
 def test_padded_is_the_same_batch(episodes, seed):
+    from agentlab.interop.verl import padded, ragged_batch
     batch = ragged_batch(episodes, seed=seed)
     held = padded(batch, torch.float64)
     assert torch.equal(scatter(batch, torch.ones(len(batch.actions), dtype=torch.int64)), held['response_mask'])
     assert torch.equal(scatter(batch, batch.action('value')), held['values'])
     last = torch.cat([batch.action_turn[1:] != batch.action_turn[:-1], torch.tensor([True])])
     assert torch.equal(scatter(batch, torch.where(last, batch.spread(batch.turns.reward), 0)),
-                       held['token_level_rewards'])
+        held['token_level_rewards'])
     assert [int(name) for name in held['index']] == batch.episodes.group.tolist()
 
 def test_counterparts_read_what_they_should():
     "With stand-ins that return our own numbers every pair agrees, is timed, and is found when it does not agree."
+    from agentlab.interop.verl import padded, ragged_batch
+    from bench.verl import apart, counterparts, problems, race
     batch = ragged_batch()
     held, asked = padded(batch, torch.float64), {}
     class Registry(dict):
@@ -259,14 +272,19 @@ def test_counterparts_read_what_they_should():
         target, advantage = found if isinstance(found, tuple) else (found, found)
         theirs[current] = scatter(batch, advantage), scatter(batch, target)
         rows[current] = race(ours, other, batch, held, repeats=1) | dict(gap=apart(ours, other, batch, held),
-                                                                         gap_float32=0.)
+            gap_float32=0.)
         assert rows[current]['gap'] == 0, current
         theirs[current] = theirs[current][0] + held['response_mask'], theirs[current][1]
         assert apart(ours, other, batch, held) == pytest.approx(1), current
     assert ({'token_level_rewards', 'response_mask'}
-            <= set.intersection(*(words for calls in asked.values() for words in calls)))
+        <= set.intersection(*(words for calls in asked.values() for words in calls)))
     assert problems(dict(estimators=rows), most=float('inf')) == []
     assert len(problems(dict(estimators=rows), most=0.)) == len(rows)
 
-def test_the_recorded_comparison_with_verl_is_whole():
-    assert len(json.loads((ROOT/'assets'/'bench'/'verl.json').read_text())['estimators']) == 15
+def test_recorded_comparison_with_verl_holds():
+    from agentlab.bench import kept
+    from bench.verl import problems
+    record = kept(ROOT/'assets'/'bench', 'verl')
+    assert record['versions']['verl'] == '0.9.1' and (record['episodes'], record['turns'],
+        record['tokens']) == (1024, 16, 128)
+    assert problems(record) == [] and len(record['estimators']) == 15

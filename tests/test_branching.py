@@ -55,7 +55,7 @@ common = dict(env=walks, seeds=st.lists(st.integers(0, 10**6), max_size=3), grou
     max_turns=st.sampled_from([9, 5, 2]), seed=st.integers(0, 9))
 tree_rules = st.tuples(st.deferred(lambda: st.sampled_from([arpo, aepo])), st.fixed_dictionaries(
     dict(beam=st.sampled_from([2, 3, 4, 1]), threshold=st.sampled_from([.5, .8, .2]),
-         weight=st.sampled_from([0., .2, 5.]), initial=st.just(1), faithful=st.booleans())))
+    weight=st.sampled_from([0., .2, 5.]), initial=st.just(1), faithful=st.booleans())))
 
 def grown(rollout, env, seeds, group_size, sampler=None, **how):
     return rollout(reader(tokenizer=tokenizer), env, seeds, group_size, sampler=sampler or Seeded(), max_tokens=3,
@@ -141,8 +141,8 @@ def test_a_group_does_not_depend_on_the_others(rule, env, seeds, group_size, max
     options = options | dict(faithful=False)  # the release counts streaks over all groups
     whole = grown(rollout, env, seeds, group_size, **how, **options)
     for i, s in enumerate(seeds):
-        assert said(grown(rollout, env, [s], group_size, groups=[i], **how, **options)) == said(
-            [e for e in whole if e.group == i])
+        assert said(grown(rollout, env, [s], group_size, groups=[i], **how,
+            **options)) == said([e for e in whole if e.group == i])
 
 def test_groups_draw_for_themselves():
     episodes = grown(arpo, Walk(most=9), [5]*8, 6, initial=2, weight=0.)
@@ -163,8 +163,8 @@ never = st.sampled_from([(arpo, dict(threshold=-.01, weight=0.)), (arpo, dict(be
 def test_without_forks_it_is_play(rule, env, seeds, group_size, max_turns, seed):
     rollout, options = rule
     how = dict(max_turns=max_turns, seed=seed)
-    assert said(grown(rollout, env, seeds, group_size, **how, **options)) == said(
-        grown(play, env, seeds, group_size, **how))
+    assert said(grown(rollout, env, seeds, group_size, **how,
+        **options)) == said(grown(play, env, seeds, group_size, **how))
 
 @quick
 @given(**common | dict(group_size=st.integers(2, 6)))
@@ -197,8 +197,8 @@ def strictly_distinct(episodes):
     return sum(questions.values()) + shown + sum(len(turn.ids) for e in episodes for turn in e.turns
         if turn.origin is None)
 
-@pytest.mark.parametrize('rollout, options',
-    [(arpo, {}), (arpo, dict(initial=1, beam=3)), (arpo, dict(faithful=True)), (aepo, {}), (aepo, dict(initial=2))])
+@pytest.mark.parametrize('rollout, options', [(arpo, {}), (arpo, dict(initial=1, beam=3)), (arpo, dict(faithful=True)),
+    (aepo, {}), (aepo, dict(initial=2))])
 @pytest.mark.parametrize('env', [KeyDoor(), HopSearch()], ids=lambda env: env.name)
 def test_no_token_is_read_twice(env, rollout, options):
     policy = small_policy(env)
@@ -259,8 +259,9 @@ def test_what_cannot_be_forked_is_refused_and_everything_is_closed(rollout):
     assert len(closed) == 6
 
 @pytest.mark.parametrize('how, message',
-    [(dict(initial=0), 'initial=0'), (dict(initial=5), 'initial=5'), (dict(beam=0), 'beam=0'), (dict(k=0), 'k=0'),
-    (dict(baselines={}), 'faithful=True'), (dict(tasks=[1, 2]), '2 tasks for 1 seeds')])
+    [(dict(initial=0), 'initial=0'), (dict(initial=5), 'initial=5'),
+    (dict(beam=0), 'beam=0'), (dict(k=0), 'k=0'), (dict(baselines={}), 'faithful=True'),
+    (dict(tasks=[1, 2]), '2 tasks for 1 seeds')])
 def test_bad_input(how, message):
     for rollout in (arpo, aepo):
         with pytest.raises(ValueError, match=message): grown(rollout, Walk(), [0], 4, **how)
@@ -280,13 +281,13 @@ def forked_groups(draw):
             turns, parent = [], draw(st.integers(0, i - 1)) if i and draw(st.booleans()) else None
             if parent is not None:
                 shared = episodes[first + parent].turns[:draw(st.integers(1, len(episodes[first + parent].turns)))]
-                turns = [Turn(t.t, context_ids=[1], ids=t.ids, logps=t.logps, entropies=t.entropies, origin=t.origin
-                    or (first + parent, j)) for j, t in enumerate(shared)]
+                turns = [Turn(t.t, context_ids=[1], ids=t.ids, logps=t.logps, entropies=t.entropies,
+                    origin=t.origin or (first + parent, j)) for j, t in enumerate(shared)]
             for _ in range(draw(st.integers(1, 3))):
                 n = draw(st.integers(1, 3))
                 turns.append(Turn(len(turns), context_ids=[1], ids=[2]*n, logps=[-1.]*n, entropies=[1.]*n))
-            episodes.append(
-                Episode(turns, group, len(episodes), outcome=draw(st.sampled_from([0., 0., 1., .3, float('nan')]))))
+            episodes.append(Episode(turns, group, len(episodes),
+                outcome=draw(st.sampled_from([0., 0., 1., .3, float('nan')]))))
     return Batch.from_episodes(episodes)
 
 @quick

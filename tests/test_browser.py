@@ -40,9 +40,9 @@ view.group_html(batch, torch.linspace(-1, 1, len(batch.actions)))
 ''')
 
 @pytest.mark.parametrize('cell,key', [('train', 'Enter'), ('awaited', None)],
-                         ids=['cell returns, keyboard', 'cell awaits, click'])
+    ids=['cell returns, keyboard', 'cell awaits, click'])
 def test_dashboard_draws_and_stops(page, show, cell, key):
-    "Points grow while the function runs; Stop ends it, whether the cell has returned or still awaits."
+    """Points grow while the function runs; Stop ends it, whether the cell has returned or still awaits."""
     shown = show(cell)
     shown.wait(f'{Shown.points} > 3')
     shown.wait(f'{Shown.points} > {shown.get(Shown.points) + 10}')
@@ -55,7 +55,7 @@ def test_dashboard_draws_and_stops(page, show, cell, key):
     assert shown.get(Shown.points) == stopped and shown.get("node.querySelector('.jupyter-button').disabled")
 
 def test_error_reaches_label_and_await(page, show):
-    "What the function raises stands in the status line as text, and the await in a cell raises it."
+    """What the function raises stands in the status line as text, and the await in a cell raises it."""
     shown = show('fails')
     shown.wait(f"{Shown.status}.startsWith('failed')")
     assert '<img src=x onerror=window.hit=1> no tokens' in shown.get(Shown.status)
@@ -63,7 +63,7 @@ def test_error_reaches_label_and_await(page, show):
     assert page.evaluate('() => window.hit') is None
 
 def test_dashboard_follows_another_process(lab, show):
-    "A row log that something else writes, with a half-written last line, grows in the picture."
+    """A row log that something else writes, with a half-written last line, grows in the picture."""
     log = lab.folder/'metrics.jsonl'
     log.write_text('{"step": 0, "reward": 0.1}\n')
     shown = show('follow')
@@ -76,7 +76,7 @@ def test_dashboard_follows_another_process(lab, show):
     shown.wait(f"{Shown.status}.startsWith('stopped watching')", timeout=20_000)
 
 def test_group_in_lab(page, show):
-    "The static picture in a cell that has run: hostile text is text, nothing of it ran."
+    """The static picture in a cell that has run: hostile text is text, nothing of it ran."""
     shown = show('group')
     shown.wait("node.querySelectorAll('.al-tile').length > 0")
     shown.get("node.querySelector('.al-more').open = true")
@@ -99,7 +99,7 @@ def test_report_page(browser, tmp_path, width, scheme):
     assert len(page.screenshot(full_page=True)) > 20_000
     assert page.evaluate('document.documentElement.scrollWidth') <= width
     assert (page.evaluate("getComputedStyle(document.body).backgroundColor")
-            == dict(light='rgb(251, 250, 247)', dark='rgb(20, 22, 26)')[scheme])
+        == dict(light='rgb(251, 250, 247)', dark='rgb(20, 22, 26)')[scheme])
     page.locator('.al-tile').first.focus()
     page.keyboard.press('Enter')
     assert page.locator('details.al-more:has(.al-turn:target)').first.evaluate('d => d.open')
@@ -107,13 +107,13 @@ def test_report_page(browser, tmp_path, width, scheme):
     page.close()
 
 def test_hostile_text_is_shown_not_run(browser, tmp_path):
-    "Scripts allowed, no policy to help: the picture itself must not run what a model wrote."
+    """Scripts allowed, no policy to help: the picture itself must not run what a model wrote."""
     import torch
     from agentlab.view import group_html
     batch = hostile_batch()
     path = tmp_path/'group.html'
     path.write_text('<!doctype html><meta charset="utf-8">' + group_html(batch, torch.zeros(len(batch.actions))),
-                    encoding='utf-8')
+        encoding='utf-8')
     page = browser.new_page()
     page.goto(path.as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
@@ -134,16 +134,16 @@ def test_the_microscope_redraws_finds_a_case_and_escapes(lab):
         keep_focus(page, "document.querySelectorAll('.agentlab-microscope .widget-slider .noUi-handle')[2]")
         page.keyboard.press('ArrowLeft')
         page.wait_for_function("b => document.querySelector('.agentlab-microscope .al-ms table').innerText != b",
-                               arg=before, timeout=20_000)
+            arg=before, timeout=20_000)
         assert 'step_weight=0.' in page.inner_text('.agentlab-microscope .al-ms table')
         keep_focus(page, "[...document.querySelectorAll('.agentlab-microscope button')].find(b => "
-                   "b.innerText.startsWith('Make a case'))")
+            "b.innerText.startsWith('Make a case'))")
         page.keyboard.press('Enter')
         page.wait_for_function("() => document.querySelector('.agentlab-microscope "
-                               "[role=status]')?.innerText.includes('opposite signs')", timeout=30_000)
+            "[role=status]')?.innerText.includes('opposite signs')", timeout=30_000)
         cell = page.locator('.agentlab-microscope input[type=text]').nth(3)
         cell.fill('<img src=x onerror=window.hit=1>')
         cell.press('Tab')
         page.wait_for_function("() => document.querySelector('.agentlab-microscope .al-ms "
-                               "table').innerText.includes('<img src=x')", timeout=20_000)
+            "table').innerText.includes('<img src=x')", timeout=20_000)
         assert page.evaluate('window.hit') is None

@@ -1,5 +1,6 @@
 "The files that the browser runs: their pure functions in node, and their form (biome)."
-import os, subprocess
+import os
+import subprocess
 from pathlib import Path
 import pytest
 from notebooks import ROOT

@@ -95,6 +95,7 @@ rows = [dict(step=i, reward=i/7, success=None if i == 5 else .5, entropy_by_turn
 view.Dashboard(rows)'''
 
 def test_the_pointer_and_the_keys_read_an_update(lab):
+    "Its numbers stand in all panes: by pointer, by arrow keys, and in words for those who hear them; a gap is a gap."
     with lab.open('read.ipynb', ROWS) as page:
         lab.run(page, 0)
         page.wait_for_selector('.al-db-live .al-db-line', timeout=60_000)

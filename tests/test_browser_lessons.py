@@ -48,5 +48,5 @@ def test_lesson_in_jupyterlab(lab, path):
             if page.evaluate(shown): break
         assert page.evaluate(shown), 'no picture and no widget is on the screen'
         strangers = [url for url in asked if urlsplit(url).scheme in ('http', 'https')
-                     and urlsplit(url).hostname != '127.0.0.1']
+            and urlsplit(url).hostname != '127.0.0.1']
         assert strangers == []

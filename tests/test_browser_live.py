@@ -60,6 +60,7 @@ def test_stop_and_resume_of_a_training_run(lab, show):
     shown.wait(f"{Shown.status}.startsWith('stopped')", timeout=20_000)
 
 def test_an_overlay_shows_two_runs_and_hides_one(page, show):
+    """Two lines in every pane; the box of a run takes its lines away, by keyboard; hostile names are text."""
     shown = show('overlay')
     lines = "node.querySelectorAll('.al-db-live .al-db-kind0').length"
     shown.wait(f'{lines} == 12')
@@ -72,11 +73,12 @@ def test_an_overlay_shows_two_runs_and_hides_one(page, show):
     assert page.evaluate('() => window.hit') is None
 
 def test_a_run_of_another_process_is_asked_to_stop(lab, show):
+    """It stops within an update, answers, and the dashboard says so."""
     code = (f'import sys; sys.path.insert(0, {HERE!r}); from small import train_small; '
         f'train_small({str(lab.folder/"elsewhere")!r}, steps=3000, checkpoint_every=2000)')
     process = subprocess.Popen([sys.executable, '-c', code],
-        env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL)
+        env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         log, end = lab.folder/'elsewhere'/'metrics.jsonl', time.monotonic() + 60
         while not (log.exists() and log.stat().st_size) and time.monotonic() < end: time.sleep(.1)
@@ -93,6 +95,8 @@ def test_a_run_of_another_process_is_asked_to_stop(lab, show):
             process.wait()
 
 def test_the_sliders_of_the_entropy_lab_redraw(page, show):
+    """By keyboard: a higher bound gives silent tokens their gradient back, the border moves with it; another
+    controller is a choice away; hostile tokens are text."""
     shown = show('entropy')
     shown.wait("node.querySelectorAll('.agentlab-entropy-lab .noUi-handle').length == 3")
     shown.wait("node.querySelector('.agentlab-entropy-lab').innerText.includes('no gradient above 1.2')")

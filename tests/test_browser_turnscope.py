@@ -1,6 +1,7 @@
 """TurnScope in a real JupyterLab: the wiring of keys, drop-downs and pointer, what the page shows of hostile text,
 and that nothing is fetched from elsewhere."""
-import json, shutil
+import json
+import shutil
 from pathlib import Path
 import pytest
 from agentlab.credit import gigpo, grpo
@@ -14,9 +15,9 @@ pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parent
 
 CELLS = [f'import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom agentlab.view.turnscope_widget import turnscope\n'
-         'from view_data import crowd\nscope = turnscope("run", step=1)\nscope',
-         'altered = turnscope("altered", step=1)\naltered', 'from view_data import '
-         'hostile_batch\nturnscope(hostile_batch())', 'large = turnscope(crowd(400, 60, 4, group=400))\nlarge']
+    'from view_data import crowd\nscope = turnscope("run", step=1)\nscope',
+    'altered = turnscope("altered", step=1)\naltered', 'from view_data import '
+    'hostile_batch\nturnscope(hostile_batch())', 'large = turnscope(crowd(400, 60, 4, group=400))\nlarge']
 
 class Shown:
     "The widget of one cell."
@@ -26,7 +27,7 @@ class Shown:
         self.root = page.locator('.jp-CodeCell').nth(cell).locator('.ts')
     def wait(self, expression):
         self.page.wait_for_function(f"() => {{ const root = {self.node}.querySelector('.ts'); return {expression} }}",
-                                    timeout=20_000, polling=50)
+            timeout=20_000, polling=50)
     def get(self, expression):
         return self.page.evaluate(f"() => {{ const root = {self.node}.querySelector('.ts'); return {expression} }}")
     def chosen(self): return int(self.get("root.querySelector('.ts-tile.ts-chosen').dataset.turn"))
@@ -34,14 +35,14 @@ class Shown:
         "Press a key and wait until the chosen turn is `turn`."
         self.page.keyboard.press(key)
         self.wait(f"root.querySelector('.ts-tile.ts-chosen')?.dataset.turn === '{turn}' && "
-                  f"root.contains(document.activeElement)")
+            f"root.contains(document.activeElement)")
     def facts(self):
         return self.get("Object.fromEntries([...root.querySelectorAll('.ts-token-card [data-fact]')].map(node => "
-                        "[node.dataset.fact, node.textContent]))")
+            "[node.dataset.fact, node.textContent]))")
     def numbers(self):
         return self.get("[...root.querySelectorAll('.ts-tile')].map(tile => [tile.dataset.turn, "
-                        "[...tile.querySelectorAll('b:not([hidden])')].map(b => b.textContent), "
-                        "tile.querySelector('small').textContent])")
+            "[...tile.querySelectorAll('b:not([hidden])')].map(b => b.textContent), "
+            "tile.querySelector('small').textContent])")
 
 @pytest.fixture(scope='module')
 def page(lab):
@@ -90,8 +91,8 @@ def test_the_token_under_the_pointer_is_the_one_in_the_file(lab, page, cell, fol
         shown.root.locator('.ts-token').nth(i - at.start).hover()
         shown.wait(f"root.querySelector('[data-fact=id]').textContent === '{batch.tokens.id[batch.actions[i]].item()}'")
         facts = shown.facts()
-        assert minus(facts['sampler_logp']) == pytest.approx(batch.action('sampler_logp')[i].item(), rel=1e-5)
-        assert minus(facts['entropy']) == pytest.approx(batch.action('entropy')[i].item(), rel=1e-5)
+        assert (minus(facts['sampler_logp']) == pytest.approx(batch.action('sampler_logp')[i].item(), rel=1e-5)
+            and minus(facts['entropy']) == pytest.approx(batch.action('entropy')[i].item(), rel=1e-5))
         assert minus(facts['advantage']) == pytest.approx(gigpo(batch)[i].item(), rel=1e-4)
         assert facts['old_logp'] == facts['kl'] == facts['ratio'] == facts['likely'] == 'not recorded'
         assert facts['text'] == batch.labels['token'][int(facts['id'])]
@@ -113,7 +114,7 @@ def test_the_keyboard_alone_goes_everywhere(lab, page):
     page.keyboard.press('Enter')
     page.keyboard.press('ArrowRight')
     shown.wait("document.activeElement.dataset.at === '1' && "
-               "root.querySelector('[data-fact=id]').parentElement.textContent.startsWith('token 2')")
+        "root.querySelector('[data-fact=id]').parentElement.textContent.startsWith('token 2')")
     page.keyboard.press('Escape')
     shown.wait("document.activeElement.classList.contains('ts-tile')")
     visits = p.visits(int(p.first[rows[0]] + 1)).tolist()
@@ -124,7 +125,7 @@ def test_the_keyboard_alone_goes_everywhere(lab, page):
     page.keyboard.type('go north')
     page.keyboard.press('Enter')
     shown.wait("root.querySelector('.ts-message').textContent.includes('turns that hold') && "
-               "root.querySelector('mark')")
+        "root.querySelector('mark')")
     page.keyboard.press('Escape')
     shown.root.locator('.ts-strip').focus()
     page.keyboard.press('ArrowRight')
@@ -134,7 +135,7 @@ def test_the_keyboard_alone_goes_everywhere(lab, page):
     shown.wait("root.querySelector('.ts-strip').getAttribute('aria-valuenow') === '0'")
 
 def test_scrolling_asks_for_what_comes_into_view(lab, page):
-    "Of 24,000 tiles at most 576 are there; after a scroll to the end those of the last rows and turns are."
+    """Of 24,000 tiles at most 576 are there; after a scroll to the end those of the last rows and turns are."""
     shown = Shown(lab, page, 3)
     assert shown.get("root.querySelectorAll('.ts-tile').length") <= 576
     shown.get("root.querySelector('.ts-scroll').scrollTo(1e6, 1e6)")
@@ -149,8 +150,8 @@ def test_hostile_text_stays_text_and_nothing_is_fetched(lab, page, browser):
     for part in ('<script>window.hit=1</script>', '"><img src=x onerror="window.hit=1">', r'\u202e', '␛',
                  '99,952 characters cut'):
         assert part in text
-    assert shown.get("root.querySelectorAll('script, img, iframe, a').length") == 0
-    assert page.evaluate('window.hit') is None
+    assert (shown.get("root.querySelectorAll('script, img, iframe, a').length") == 0
+        and page.evaluate('window.hit') is None)
     backgrounds = set()
     for theme in ('JupyterLab Dark', 'JupyterLab Light'):
         page.evaluate("name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", theme)
@@ -159,5 +160,5 @@ def test_hostile_text_stays_text_and_nothing_is_fetched(lab, page, browser):
         backgrounds.add(shown.get("getComputedStyle(root).backgroundColor"))
         assert len(shown.root.screenshot()) > 20_000
     assert len(backgrounds) == 2
-    assert page.said == []
-    assert {url.split('/')[2] for url in page.asked if url.startswith('http')} <= {lab.url.split('/')[2]}
+    assert page.said == [] and {url.split('/')[2] for url in page.asked
+        if url.startswith('http')} <= {lab.url.split('/')[2]}

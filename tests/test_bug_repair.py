@@ -9,12 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from later import needs, refuses
+from later import needs
 needs('pydantic_monty', reason="pydantic-monty is not installed: pip install -e '.[python]'")
 from agentlab.env import bug_repair as module
 from agentlab.env.bug_repair import (Artifact, BugRepair, BugWork, InjectBug, Tester as Runner, changed, code_of,
-    consistency, difference, draw_program, errors, failing, frame, inputs, levels, lines_of, names_of, places, read_put,
-    solver_task, taken_back, tests_of as looked_at, vocabulary, with_word, words)
+    consistency, difference, draw_program, errors, failing, frame, inputs, levels,
+    lines_of, names_of, places, read_put, solver_task, taken_back,
+    tests_of as looked_at, vocabulary, with_word, words)
 from agentlab.env.isolation import Isolated
 from agentlab.env.protocol import EnvError, check_env, random_states, split_of, splits
 from agentlab.env.sandbox import MontySandbox, Result
@@ -87,16 +88,17 @@ def test_splits_share_no_program():
         | {task['program'] for task in InjectBug(tester=run).tasks(split, 60)} for split in splits}
     assert sum(map(len, named.values())) == len(set.union(*named.values()))
     assert all(split_of(['bug', program]) == split for split, some in named.items() for program in some)
-    assert env.tasks('test', 20) == BugRepair().tasks('test', 20) and env.tasks('test', 20) != env.tasks('test', 20,
-        seed=1)
+    assert env.tasks('test', 20) == BugRepair().tasks('test',
+        20) and env.tasks('test', 20) != env.tasks('test', 20, seed=1)
     assert json.loads(json.dumps(env.tasks('demo', 3))) == env.tasks('demo', 3)
 
 # ---- the sandbox and its faults
 
 def raising(code, names): raise OSError('no worker')
 
-@pytest.mark.parametrize('broken', [raising, lambda *_: Result(True, ''),
-    lambda *_: Result(True, 'all pass'), lambda *_: Result(True, "[['1']]"), lambda *_: Result(True, "[1, 2, 3, 4]"),
+@pytest.mark.parametrize('broken',
+    [raising, lambda *_: Result(True, ''), lambda *_: Result(True, 'all pass'),
+    lambda *_: Result(True, "[['1']]"), lambda *_: Result(True, "[1, 2, 3, 4]"),
     lambda *_: Result(True, '(' * 500), lambda *_: Result(True, "[['1', '2', 3]]*4"),
     lambda *_: None, lambda *_: Result(False, '', 'RuntimeError: the interpreter stopped'),
     lambda *_: Result(False, '', 'MemoryError: too much'), lambda *_: Result(False)])
@@ -104,8 +106,8 @@ def test_a_sandbox_that_fails_gives_no_verdict(broken):
     tester = Runner(broken)
     with pytest.raises(EnvError, match='no test (was run|has a verdict)'): tester(ONE)
     assert not tester.known
-    assert consistency(Artifact(ONE, EXPECTED, ((8, '3', '4'),), (5, 6, 7)),
-        tester).startswith('the tests could not be run')
+    assert consistency(Artifact(ONE, EXPECTED, ((8, '3', '4'),),
+        (5, 6, 7)), tester).startswith('the tests could not be run')
     with pytest.raises(EnvError): BugRepair(tester=tester).reset(0, dict(program=ONE, bug=with_word(ONE, 8, '4')))
     with pytest.raises(EnvError): InjectBug(tester=tester).reset(0, dict(program=ONE))
 
@@ -125,7 +127,7 @@ def test_a_sandbox_that_fails_in_the_middle_changes_nothing():
 
 def test_a_program_that_hangs_or_raises_fails_its_tests():
     for place, word, reason in ((5, '+', 'Endless'), (5, '*', 'Endless'), (2, '<', None), (4, 'g', 'NameError'),
-            (0, '>', 'SyntaxError')):
+                                (0, '>', 'SyntaxError')):
         found = run(with_word(TWO, place, word))
         assert failing(found, run(TWO)) and (reason is None or reason in found), (place, word, found)
 
@@ -190,7 +192,7 @@ def test_tasks_that_are_none_are_refused(task):
 
 def test_code_is_made_of_known_words():
     for text in ("f = __import__('os')", 'f = x\nimport os', 'f = x ; import os', 'f = 9', 'f = x.y'):
-        with refuses('a program is made of'): code_of(text)
+        with pytest.raises(ValueError, match='a program is made of'): code_of(text)
     with pytest.raises(ValueError): run('f = open')
 
 # ---- the two games
@@ -219,8 +221,8 @@ def test_other_words_may_do_as_well():
 
 def test_both_games_keep_the_rules_of_the_protocol():
     for env in (BugRepair(tester=run), BugRepair(level=3, changes=3, horizon=2, tester=run), InjectBug(tester=run),
-            InjectBug(level=3, tester=run), InjectBug(allowed=words, tester=run), InjectBug(allowed=('_',), tester=run),
-            BugWork(BugRepair(tester=run))):
+                InjectBug(level=3, tester=run), InjectBug(allowed=words, tester=run),
+                InjectBug(allowed=('_',), tester=run), BugWork(BugRepair(tester=run))):
         assert set(check_env(env, seeds=(0, 1)).values()) == {'ok'}
 
 def test_experts_and_demonstrators():
@@ -234,15 +236,17 @@ def test_experts_and_demonstrators():
                 assert step.info['success'], (level, task)
             one.reset(0)
             for act in (one.expert, one.demonstrator):
-                with refuses('noise needs a generator'): act(.5)
+                with pytest.raises(ValueError, match='noise needs a generator'): act(.5)
                 assert isinstance(act(.5, draw), str)
 
-@pytest.mark.parametrize('make', [lambda: BugRepair(level=0), lambda: BugRepair(horizon=0),
-    lambda: BugRepair(details=9), lambda: BugRepair(changes=True), lambda: BugRepair(split='dev'),
-    lambda: InjectBug(horizon=1), lambda: InjectBug(level=True), lambda: InjectBug(allowed=()),
+@pytest.mark.parametrize('make',
+    [lambda: BugRepair(level=0), lambda: BugRepair(horizon=0), lambda: BugRepair(details=9),
+    lambda: BugRepair(changes=True), lambda: BugRepair(split='dev'), lambda: InjectBug(horizon=1),
+    lambda: InjectBug(level=True), lambda: InjectBug(allowed=()),
     lambda: InjectBug(allowed=('os',)), lambda: InjectBug(split='x'), lambda: BugWork(split='x'),
-    lambda: InjectBug(tester=run).reset(0, dict(program=ONE, line='z')), lambda: InjectBug(tester=run).reset(0, -1),
-    lambda: InjectBug(tester=run) .reset(0, dict(line='f')), lambda: InjectBug(tester=run).reset(-1)])
+    lambda: InjectBug(tester=run).reset(0, dict(program=ONE, line='z')),
+    lambda: InjectBug(tester=run).reset(0, -1), lambda: InjectBug(tester=run)
+    .reset(0, dict(line='f')), lambda: InjectBug(tester=run).reset(-1)])
 def test_bad_options(make):
     with pytest.raises(ValueError): make()
 
@@ -370,7 +374,7 @@ def test_a_group_may_get_a_bug_instead(monkeypatch):
         assert failing(run(task['bug']), run(task['program'])) and task['bug'] not in (task['program'], bug['bug'])
     only = self_play(None, env, [1], groups=[0], bugs=[bug], tries=2)
     assert torch.isfinite(bug_reward(Batch.from_episodes(only))).all() and len(only) == 2
-    with refuses('one per group'): self_play(None, env, [1, 2], bugs=[None])
+    with pytest.raises(ValueError, match='one per group'): self_play(None, env, [1, 2], bugs=[None])
 
 def test_what_was_not_tried_is_not_learned_from():
     task = dict(program=ONE, line='h')
@@ -415,7 +419,7 @@ def test_one_trainer_moves_both_and_goes_on_where_it_was_killed(able, tmp_path):
     done = train(whole, BugRepair(tester=run), ssr(3), tmp_path/'whole', progress=False)
     count = []
     train(cut, BugRepair(tester=run), ssr(3), tmp_path/'cut', progress=False, on_row=count.append,
-          should_stop=lambda: len(count) == 2)
+        should_stop=lambda: len(count) == 2)
     cut = fresh()
     again = train(cut, BugRepair(), ssr(3), tmp_path/'cut', resume=True, progress=False)
     assert len(done.rows()) == len(again.rows()) == 3 and not torch.equal(weights(whole), weights(able))
@@ -439,8 +443,8 @@ def test_a_sandbox_that_dies_ends_its_episodes_and_not_the_run(able):
     env = BugRepair(tester=Runner(dying))
     episodes = play(able, env, list(range(8)), 2, [dict(task) for task in BugRepair(tester=run).tasks('train', 8)],
         max_tokens=10)
-    assert len(episodes) == 16 and any(e.error and 'no test was run' in e.error for e in episodes) and not any(e.error
-        and e.success for e in episodes)
+    assert len(episodes) == 16 and any(e.error and 'no test was run' in e.error
+        for e in episodes) and not any(e.error and e.success for e in episodes)
 
 def test_an_injector_is_not_blamed_for_the_sandbox():
     known = Runner()
@@ -467,9 +471,8 @@ def test_self_play_goes_on_when_the_sandbox_dies(able):
 
 def test_the_pool_forgets_the_oldest_and_the_deepest():
     games = demonstrate(BugRepair(tester=run), tiny().chat, list(range(40)), noise=1.)
-    batch = Batch.from_episodes(
-        [replace(game, columns=dict(kind=0., order=float(1 + k % 2), valid=torch.nan, solved=torch.nan))
-        for k, game in enumerate(games)])
+    batch = Batch.from_episodes([replace(game, columns=dict(kind=0., order=float(1 + k % 2), valid=torch.nan,
+        solved=torch.nan)) for k, game in enumerate(games)])
     pool = BugPool(groups=4, share=1., most=10, deepest=2)
     pool.read(batch, 0)
     assert len(pool.bugs) == 10 and {task['order'] for task in pool.bugs} == {2}

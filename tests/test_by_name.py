@@ -1,14 +1,17 @@
 """Environments by name, random play, and the training of what is adapted, against stand-ins (the real packages:
 tests/adapters/real.py)."""
-import importlib.metadata, json, sys
+import importlib.metadata
+import json
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from agentlab.env import (Env, EnvError, RandomWins, Step, action_words, by_name, check_env, from_openenv, heard,
-                          load_env)
-from agentlab.env.adapters import Typed, bare, documented, drawn, fields_told
+from agentlab.env import EnvError, RandomWins, check_env, heard, load_env
+from agentlab.env import by_name
+from agentlab.env.adapters import Typed, action_words, bare, documented, drawn, fields_told, from_openenv
+from agentlab.env.protocol import Env, Step
 from agentlab.policy import tiny_policy
 from agentlab.policy.tiny import closed_tokenizer, demonstration_env
 from agentlab.rollout import play
@@ -42,7 +45,7 @@ class Lake:
         return 3*self.at[0] + self.at[1], float(field == 'G'), field in 'HG', False, {}
     def render(self):
         return '\n'.join(''.join(f'\x1b[41m{c}\x1b[0m' if (i, j) == self.at else c for j, c in enumerate(row))
-                         for i, row in enumerate(self.rows))
+            for i, row in enumerate(self.rows))
     def close(self): pass
 
 @pytest.fixture
@@ -103,7 +106,7 @@ def test_another_package_joins(monkeypatch):
 
 def test_the_command_line_takes_names(gym, tmp_path, monkeypatch, capsys):
     from agentlab import cli
-    from agentlab.view import resume_command
+    from agentlab.view.dashboard import resume_command
     monkeypatch.chdir(tmp_path)
     name, out = 'gym:Lake-v0?horizon=5', str(tmp_path/'run')
     few = '--steps 1 --groups 1 --group-size 2 --test-tasks 1 --max-tokens 3 --recipe grpo --model untrained'.split()
@@ -139,7 +142,7 @@ def test_actions_have_names():
 def test_minigrid_is_told_in_words(monkeypatch):
     kinds = 'unseen empty wall floor door key ball box goal lava agent'.split()
     numbers = SimpleNamespace(IDX_TO_OBJECT=dict(enumerate(kinds)), IDX_TO_COLOR={0: 'red', 1: 'green', 4: 'yellow'},
-                              STATE_TO_IDX=dict(open=0, closed=1, locked=2))
+        STATE_TO_IDX=dict(open=0, closed=1, locked=2))
     monkeypatch.setitem(sys.modules, 'minigrid', SimpleNamespace())
     monkeypatch.setitem(sys.modules, 'minigrid.core', SimpleNamespace())
     monkeypatch.setitem(sys.modules, 'minigrid.core.constants', numbers)
@@ -210,7 +213,7 @@ def test_what_can_be_said_comes_out_as_it_went_in():
     assert set(found) & {'[0]', '[1]', '[2]'}
 
 def test_two_seats_give_their_words():
-    from agentlab.env import Kuhn
+    from agentlab.env.kuhn import Kuhn
     class Words(Kuhn): vocabulary = None
     policy = tiny_policy(Words(), warm=False)
     assert policy.text(policy.chat.text_ids('pass')) == 'pass'
@@ -227,7 +230,7 @@ def test_a_tiny_policy_learns_in_an_adapted_world(gym, tmp_path, monkeypatch):
     assert after > before
     weights = [p.detach().clone() for p in warm.model.parameters()]
     run = train(warm, lake, small_recipe(recipes.grpo, steps=2, group_size=4, max_tokens=4, max_turns=8),
-                tmp_path/'run', progress=False)
+        tmp_path/'run', progress=False)
     assert len(run.rows()) == 2 and any(not p.equal(old) for p, old in zip(warm.model.parameters(), weights))
     again = tiny_policy(lake, steps=40, episodes=16, pool=32, progress=False)  # from the cache
     assert again.name == warm.name and again.name.startswith('Toy-Lake-v0-')

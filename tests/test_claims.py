@@ -13,7 +13,7 @@ from agentlab.bench import kept
 
 def claim_of(row, **other):
     return Claim(**(dict(key='toy', says='more', row=row, arms=('toy', 'plain', 'third'), control='plain',
-                         measure='won', margin=.05, budget='8 games', world='none') | other))
+        measure='won', margin=.05, budget='8 games', world='none') | other))
 
 def noisy(mean: dict, spread=.01): return lambda arm, seed: dict(won=mean[arm] + spread*(seed % 3))
 

@@ -1,5 +1,7 @@
 "Collecting is quick because it imports little: what the tests need is imported before the first test that needs it."
-import os, subprocess, sys
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import later
@@ -17,7 +19,7 @@ def collected(folder, *arguments):
     (folder/'listed.py').write_text(LISTED.format(out=str(folder/'out'), names=SLOW))
     there = os.environ | dict(PYTHONPATH=os.pathsep.join([str(folder), os.environ.get('PYTHONPATH', '')]))
     subprocess.run([sys.executable, '-m', 'pytest', '--collect-only', '-q', '-p', 'listed', '-p', 'no:cacheprovider',
-                    *arguments], cwd=ROOT, env=there, check=True, capture_output=True, timeout=600)
+        *arguments], cwd=ROOT, env=there, check=True, capture_output=True, timeout=600)
     count, *names = (folder/'out').read_text().split()
     return int(count), names
 

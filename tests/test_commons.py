@@ -1,11 +1,13 @@
 "Commons: what a step does, four metrics, programs that want to write on the world, and the loop that writes them."
-import random, sys
+import random
+import sys
 from pathlib import Path
 
 import pytest
 
-from agentlab.env import Cleanup, Commons, Gathering, Program, Seen, Synthesis, check_env, dense, self_play, sparse
-from agentlab.env.commons import society
+from agentlab.env import check_env
+from agentlab.env.commons import (Cleanup, Commons, Gathering, Program, Seen, Synthesis, dense, self_play, society,
+    sparse)
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent/'tools'/part) for part in ('', 'claims')]
 STILL = 'def policy(seen): return 7'
@@ -130,7 +132,7 @@ def test_what_is_no_action_is_refused(actions):
 # ---- programs
 
 ATTACKS = dict(move="seen['cells'][seen['me']] = seen['apples'][0]", rivals="seen['out'][:] = [99999]*5",
-               river="seen['waste'].clear()", apples="seen['apples'] += list(range(200))")
+    river="seen['waste'].clear()", apples="seen['apples'] += list(range(200))")
 ATTACKS['all'] = '\n    '.join(ATTACKS.values())
 
 def story(code, kind=Cleanup, steps=10):
@@ -153,9 +155,9 @@ def test_what_reaches_out_or_is_no_action_is_refused(code):
     with pytest.raises(ValueError, match='agent 2, step 0'):
         Program(f'def policy(seen): return {code}')(world.reset(0)[2])
 
-@pytest.mark.parametrize('first', [
-    'import subprocess', 'import socket', 'import agentlab', 'from os import system', 'import os\nos.listdir("/")',
-    'import sys\nsys.modules["os"].system("ls")', 'while True: pass', 'x = [0]*10**10', 'def f(): return f()\nf()'])
+@pytest.mark.parametrize('first', ['import subprocess', 'import socket', 'import agentlab', 'from os import system',
+    'import os\nos.listdir("/")', 'import sys\nsys.modules["os"].system("ls")',
+    'while True: pass', 'x = [0]*10**10', 'def f(): return f()\nf()'])
 def test_imports_and_endless_programs_are_refused(first):
     with pytest.raises(ValueError, match='policy'): Program(f'{first}\n{STILL}')(Cleanup().reset(0)[0])
 

@@ -63,8 +63,8 @@ def test_starpo_s(groups, share):
     scores = [deviation(g) for g in groups]
     for faithful in (True, False):
         count = max(int(share*len(groups)), 0 if faithful else 1)
-        assert kept(partial(cu.starpo_s, share=share, faithful=faithful), batch_of(groups)) == numbers(groups,
-            best_first(scores)[:count])
+        assert kept(partial(cu.starpo_s, share=share,
+            faithful=faithful), batch_of(groups)) == numbers(groups, best_first(scores)[:count])
 
 @given(groups=outcomes, p=st.sampled_from([.1, .5, .9, .99]))
 @quick
@@ -148,6 +148,8 @@ FILTERS = dict(mixed=cu.keep_mixed, starpo=partial(cu.starpo_s, share=.5), p=cu.
 @given(groups=outcomes)
 @settings(max_examples=25, deadline=None)
 def test_every_filter(name, groups):
+    """Nothing is changed in place; masks leave advantages alone; the names of groups do not matter; an empty result
+    is a CurationError."""
     b, filter = batch_of(groups), FILTERS[name]
     before = {t: {c: x.clone() for c, x in vars(getattr(b, t)).items()}
         for t in ('episodes', 'rows', 'turns', 'tokens')}
@@ -160,8 +162,8 @@ def test_every_filter(name, groups):
     for t, columns in before.items():
         for c, x in columns.items(): assert torch.equal(getattr(b, t)[c].nan_to_num(), x.nan_to_num())
     other = filter(renamed)
-    assert torch.equal(after.episodes.number, other.episodes.number) and torch.equal(after.action('weight'),
-        other.action('weight'))
+    assert torch.equal(after.episodes.number,
+        other.episodes.number) and torch.equal(after.action('weight'), other.action('weight'))
     marks = getattr(filter, 'func', filter)
     if marks.does == 'mask':
         assert len(after) == len(b) and torch.equal(grpo(after), grpo(b)) and (after.action('weight') > 0).any()
@@ -183,7 +185,8 @@ def test_chain_says_the_same_everywhere():
 
 def test_a_run_with_filters_is_resumed_bit_for_bit(tmp_path):
     fields = dict(steps=4, groups=3, group_size=4, schedule=partial(scaling_inter, turns=(2, 3), every=2),
-        checkpoint_every=1, curate=cu.chain(cu.keep_mixed, partial(cu.roc, keep=3, penalty=cu.outcome_std),
+        checkpoint_every=1,
+        curate=cu.chain(cu.keep_mixed, partial(cu.roc, keep=3, penalty=cu.outcome_std),
         partial(cu.keep_multiple, of=2)))
     whole = train_small(tmp_path/'whole', **fields)
     rows = []
@@ -247,8 +250,8 @@ def test_rollback_keeps_the_context_clean(around, tasks, sent_whole):
 def test_rollback_without_failures_is_play():
     policy, house = small_policy(), Paying()
     one = with_rollback(policy, house, range(3), 2, max_tokens=3, seed=2, repair=Repair(failed=lambda step: False))
-    assert [[(t.context_ids, t.ids, t.reward) for t in e.turns]
-        for e in one] == [[(t.context_ids, t.ids, t.reward) for t in e.turns]
+    assert [[(t.context_ids, t.ids, t.reward)
+        for t in e.turns] for e in one] == [[(t.context_ids, t.ids, t.reward) for t in e.turns]
         for e in play(policy, house, range(3), 2, max_tokens=3, seed=2)]
 
 def test_an_environment_that_raises_ends_its_own_game():
@@ -283,7 +286,7 @@ def test_scaling_inter(turns, every, resumed, ahead):
 
 def test_wrappers_obey_the_protocol():
     for env in (TurnLimit(KeyDoor(), 3), TurnLimit(KeyDoor(), 2, 4, says=''), Timed(TurnLimit(KeyDoor(), 5)),
-            UnaryFeedback(KeyDoor(), attempts=3)):
+                UnaryFeedback(KeyDoor(), attempts=3)):
         check_env(env)
     assert costs(Batch.from_episodes(play(small_policy(), Timed(Paying()), [0, 1], max_tokens=2)),
         'seconds').loc['seconds', 'total'] > 0
@@ -309,8 +312,8 @@ def test_windows_are_trained_as_they_were_read(window):
     b = Batch.from_episodes(with_summaries(policy, house, range(3), 2, window=window, summary_tokens=4,
         instruction='Key.', summaries=50, max_tokens=3, seed=window))
     logp, entropy = policy.logprobs(b)
-    assert torch.allclose(logp, b.action('sampler_logp'), atol=1e-5, rtol=1e-5) and torch.allclose(entropy,
-        b.action('entropy'), atol=1e-4)
+    assert torch.allclose(logp, b.action('sampler_logp'), atol=1e-5,
+        rtol=1e-5) and torch.allclose(entropy, b.action('entropy'), atol=1e-4)
     assert len(b.rows) == len(b) + int(b.turns.summary.sum())
     assert (b.turns.reward[b.turns.summary > 0] == 0).all()
     wide = torch.bincount(b.tokens.row).max()
@@ -333,8 +336,8 @@ def test_every_row_of_a_rollout_has_its_advantage():
     assert advantage[b.spread(b.turns.summary) > 0].abs().sum() > 0
 
 def test_percentile_and_refused():
-    b = Batch.from_turns(
-        pd.DataFrame([dict(group=0, episode=i, t=t) for i, n in enumerate((10, 20, 30, 40)) for t in range(n)]))
+    b = Batch.from_turns(pd.DataFrame([dict(group=0, episode=i, t=t) for i, n in enumerate((10, 20, 30, 40))
+        for t in range(n)]))
     assert turn_percentile(b) == 32.5 and turn_percentile(b, 0) == 10
     assert not refused(SimpleNamespace(info={}))
     assert issubclass(UnaryFeedback, Wrapper) and TextEnv is not None

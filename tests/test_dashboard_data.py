@@ -42,6 +42,7 @@ def messages(monkeypatch):
     return said
 
 def rows_with(value):
+    "Logs in which a number is something else: everywhere, beside a number, as a step, as a turn."
     good, bad = dict.fromkeys(METRICS, .5), dict.fromkeys(METRICS, value)
     yield [bad]
     yield [good | dict(step=0), bad | dict(step=1)]
@@ -50,6 +51,7 @@ def rows_with(value):
 
 @pytest.mark.parametrize('value', BAD, ids=repr)
 def test_whatever_a_row_says(value):
+    "The picture and its twin are made, every axis has a width, and a number beside the odd one stays."
     for rows in rows_with(value):
         told = json.loads(state(shown(rows)))
         ends = [told['head']['ends'], *([pane['low'], pane['high']] for pane in told['head']['panes'])]
@@ -58,6 +60,7 @@ def test_whatever_a_row_says(value):
     assert shown([dict(step=0, reward=.5), dict(step=1, reward=value)]).plots.line('reward')[0] == [0, .5]
 
 def test_a_gap_is_a_gap():
+    "None between two numbers; a metric that begins late is missing from the parts before."
     holed = shown([dict(step=i, reward=None if i == 1 else 1.) for i in range(3)])
     assert holed.plots.line('reward') == [[0, 1], [1, None], [2, 1]]
     late = shown([dict(step=i, success=.5 if i > 400 else None) for i in range(600)])
@@ -66,6 +69,7 @@ def test_a_gap_is_a_gap():
     assert {y for _, y in late.plots.line('success')} == {None, .5}
 
 def test_no_row_and_one_row():
+    "An empty log has its panes, and says that nothing is recorded; one row has a width."
     none = panes([])
     assert list(none) == ALWAYS and all(pane['empty'] for pane in none.values())
     assert shown([]).figure.head['note'] == ''
@@ -73,6 +77,7 @@ def test_no_row_and_one_row():
     assert one.figure.head['ends'] == [6, 8] and one.plots.line('reward') == [[7, 2]]
 
 def test_fifty_thousand_rows_and_a_spike():
+    "At most 300 points a curve and 120 kB; the one spike is among them, and so are the first and the last row."
     draw = random.Random(0)
     rows = [dict.fromkeys(METRICS, 0.) | dict(step=i, reward=draw.random(), kl_max=draw.random())
         for i in range(50_000)]
@@ -87,12 +92,14 @@ def test_fifty_thousand_rows_and_a_spike():
         and board.figure.head['ends'] == [0, 49_999])
 
 def test_very_many_turns():
+    "The table is cut, and says so."
     board = shown([dict(step=i, entropy_by_turn=[.5]*1000) for i in range(300)])
     assert f'the first {TURNS} of 1000' in board.figure.head['panes'][2]['unit']
     assert len(state(board)) < 150_000
 
 @pytest.mark.parametrize('block', [1, 7, 100, 5000])
 def test_a_log_that_grows_is_what_it_would_be_at_once(block):
+    "Row by row, in blocks or whole: the same parts."
     rows = [dict(step=i, reward=math.sin(i/9), grad_norm=None if i % 50 else 1., entropy_by_turn=[.1, i/1000])
         for i in range(700)]
     growing, whole = Plots(declared()), Plots(declared())
@@ -101,6 +108,7 @@ def test_a_log_that_grows_is_what_it_would_be_at_once(block):
     assert growing.parts == whole.parts and len(whole.line('reward')) > 150
 
 def test_a_log_that_was_cut_is_made_again():
+    "As long as before, and other rows: none of the old parts stays."
     old, new = ([dict(step=i, reward=x) for i in range(200)] for x in (1., 2.))
     plots = Plots(declared())
     plots.renew(0, old, 0)
@@ -108,6 +116,7 @@ def test_a_log_that_was_cut_is_made_again():
     assert {y for _, y in plots.line('reward')} == {2.}
 
 def test_only_what_is_new_is_sent(messages):
+    "One row more: the head and one part, whatever the length of the run. Nothing more: no message with numbers."
     rows = [dict(step=i, reward=i/5000, entropy_by_turn=[.5]*12) for i in range(5000)]
     board = shown(rows)
     whole = len(state(board))
@@ -132,6 +141,7 @@ def test_a_log_that_was_cut_is_sent_anew(tmp_path):
 
 @pytest.mark.parametrize('text', HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_names_and_texts_stay_behind(text):
+    "A metric, a recipe, a step or a reason that holds HTML: the curves are told none of it, the status line as text."
     odd = {text: 1., 'step': text, 'success': text, 'entropy_by_turn': text, 'recipe': text, 'skipped': text}
     rows = [odd | {'reward': .5}, {'step': 1, 'reward': .6}]
     board = shown(rows)
@@ -150,11 +160,15 @@ def test_the_browser_says_when_it_has_drawn():
     plots.heard(dict(drawn=plots.frame))
     assert plots.painted and plots.ready(plots.last + 1.1, 8)
 
+def test_too_few_points_are_refused():
+    with pytest.raises(ValueError, match='points=31: give at least 32'): Dashboard([], points=31)
+
 # ---- the KL: median and largest
 
 OLD, NEW = dict(step=0, kl=200.), dict(step=1, kl=200., kl_median=.001, kl_max=5150.)
 
 def test_rows_of_older_runs_have_their_mean():
+    "Row by row, where there is neither median nor largest, in the picture and in its twin."
     plots = shown([OLD, NEW]).plots
     assert plots.line('kl_mean') == [[0, 200], [1, None]]
     assert plots.line('kl_median') == [[0, None], [1, .001]] and plots.line('kl_largest') == [[0, None], [1, 5150]]
@@ -179,6 +193,7 @@ def kl_card(folder, **more):
     return next(card for card in page.split('<figure') if '<h3>Policy movement' in card).partition('</figure>')[0]
 
 def test_the_report_says_what_a_spike_is(tmp_path):
+    "Median and largest as two named curves on a log axis, with the sentence; an older run has its mean there."
     new, old = kl_card(tmp_path/'new', kl=200., kl_median=.001, kl_max=5150.), kl_card(tmp_path/'old', kl=200.)
     for text in (SPIKE, '>median</text>', '>largest</text>', '>10³</text>', '<code>kl_max</code>', '0.001 → 0.001'):
         assert text in new
@@ -186,6 +201,7 @@ def test_the_report_says_what_a_spike_is(tmp_path):
     assert '>median</text>' not in old
 
 def test_zero_and_rounding_lie_on_the_lowest_line():
+    "No distance at all, and the -1e-9 that rounding makes of it, are drawn, at the bottom."
     assert powers([0., -1e-9, 3.])[0] == SMALLEST
     svg = curve_svg({'kl': ([0, 1, 2], [0., -1e-9, 10.])}, 'kl', log=True)
     assert svg.count('cy="146.0" r="7"') == 2 and svg.count('<title>') == 3

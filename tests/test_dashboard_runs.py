@@ -7,11 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from agentlab import cli
 from agentlab.env import KeyDoor
 from agentlab.train import Run, recipes, train
-from agentlab.view import Dashboard, Overlay, dashboard_html, resume_command, watch
-from agentlab.view.dashboard import LOOKS, MOST, curves, panes, several, takes_resume
+from agentlab.view.dashboard import (LOOKS, MOST, Dashboard, Overlay, curves, dashboard_html, panes,
+    resume_command, several, takes_resume, watch)
 from small import Paying, facts, finish, fork, same_run, small_policy, small_recipe, train_small
 from view_data import HOSTILE, write_run
 
@@ -28,7 +27,7 @@ async def until(true, seconds=60):
 
 def log(n=8, up=1., **more):
     return [dict(step=i, reward=up*i/n, success=up*i/n, entropy_by_turn=[1., .5, None], dead_groups=.1,
-                 clip_fraction=.02, grad_norm=1., seconds=.1) | more for i in range(n)]
+        clip_fraction=.02, grad_norm=1., seconds=.1) | more for i in range(n)]
 
 def slow(on_row, should_stop, resume=False, began=None):
     "Counts; goes on at 3 whatever it had reached."
@@ -45,7 +44,7 @@ def test_the_resume_button_goes_on_bit_for_bit(tmp_path):
     that nobody stopped."""
     def go(on_row, should_stop, resume=False):
         return train_small(tmp_path/'run', steps=24, checkpoint_every=1, on_row=on_row, should_stop=should_stop,
-                           resume=resume)
+            resume=resume)
     async def main():
         dashboard = Dashboard(total=24, resume=go)
         dashboard.widget
@@ -101,8 +100,8 @@ def test_rows_that_are_made_again_are_drawn_once():
         await dashboard
         return dashboard
     dashboard = outside(main())
-    assert began == [False, True]
-    assert [row['step'] for row in dashboard.rows] == list(range(len(dashboard.rows))) == [row['step'] for row in given]
+    assert (began == [False, True] and [row['step'] for row in dashboard.rows] == list(range(len(dashboard.rows)))
+        == [row['step'] for row in given])
 
 def test_a_stop_before_the_first_breath_counts():
     "The work begins at the next turn of the event loop; a stop in between is not forgotten."
@@ -160,10 +159,11 @@ def test_an_error_that_nobody_awaits_is_in_the_status_line():
 def test_a_run_in_another_process_is_stopped_and_gone_on_with(tmp_path):
     """The request is read within an update and answered; Resume trains on in this process; the whole is bit for bit
     the run that nobody stopped."""
-    folder, how = tmp_path/'run', dict(steps=400, checkpoint_every=300)
+    folder = tmp_path/'run'
+    how = dict(steps=400, checkpoint_every=300)
     def go(on_row, should_stop, resume=False):
         return train_small(folder, on_row=on_row, should_stop=lambda: len(Run(folder).rows()) >= seen + 2,
-                           resume=resume, **how)
+            resume=resume, **how)
     process = fork(partial(train_small, **how), folder, log=tmp_path/'log')
     try:
         end = time.monotonic() + 60
@@ -175,8 +175,8 @@ def test_a_run_in_another_process_is_stopped_and_gone_on_with(tmp_path):
             dashboard._start(dashboard.follow(every=.05))
             await asyncio.sleep(.1)
             dashboard.draw(force=True)
-            assert dashboard.ask.layout.display == '' and not dashboard.ask.disabled
-            assert dashboard.button.description == 'Stop watching'
+            assert (dashboard.ask.layout.display == '' and not dashboard.ask.disabled
+                and dashboard.button.description == 'Stop watching')
             dashboard.ask.click()
             assert dashboard.state == 'asked to stop'
             await dashboard
@@ -203,8 +203,8 @@ def test_a_request_that_nobody_answers(tmp_path):
     dashboard.state = 'watching'
     dashboard.ask_stop()
     assert Run(folder).stop_asked() and dashboard.state == 'asked to stop'  # the same file that the trainer looks for
-    assert dashboard._answered() is False and dashboard.error == '' and dashboard._answered(patience=0) is False
-    assert 'no answer yet' in dashboard.error
+    assert (dashboard._answered() is False and dashboard.error == '' and dashboard._answered(patience=0) is False
+        and 'no answer yet' in dashboard.error)
     Run(folder).stop_answered()
     assert dashboard._answered() and dashboard.error == ''
     run = Run(tmp_path/'run')
@@ -216,24 +216,29 @@ def test_a_request_that_nobody_answers(tmp_path):
 def test_a_run_that_ended_before_it_read_the_request(tmp_path):
     "finished, not stopped."
     folder = write_run(tmp_path/'run', steps=4)
-    dashboard = Dashboard(folder, total=4)
-    outside(dashboard.follow(every=.01))
-    assert dashboard.state == 'finished'
+    async def main():
+        dashboard = Dashboard(folder, total=4)
+        await dashboard.follow(every=.01)
+        return dashboard.state
+    assert outside(main()) == 'finished'
 
-def test_the_command_to_go_on(tmp_path, monkeypatch):
+def test_the_command_to_go_on(tmp_path):
     "Exact: its options give the recipe of run.json, number by number; where none do, Python."
     run = train(small_policy(KeyDoor()), KeyDoor(),
-                recipes.gigpo(steps=1, groups=2, group_size=3, lr=2e-3, test_tasks=0, seed=4), tmp_path/'a run',
-                progress=False)
+        recipes.gigpo(steps=1, groups=2, group_size=3, lr=2e-3, test_tasks=0, seed=4), tmp_path/'a run',
+        progress=False)
     words = shlex.split(resume_command(run.folder))
     assert words[:2] == ['agentlab', 'train'] and words[-3:] == ['--out', str(run.folder), '--resume']
     said = dict(zip(words[2:-1:2], words[3:-1:2]))
     assert said == {'--recipe': 'gigpo', '--env': 'keydoor', '--model': 'untrained', '--steps': '1',
-                    '--seed': '4', '--test-tasks': '0', '--lr': '0.002', '--groups': '2', '--group-size': '3',
-                    '--out': str(run.folder)}
-    monkeypatch.setattr('sys.argv', words)
-    try: cli.main()
+        '--seed': '4', '--test-tasks': '0', '--lr': '0.002', '--groups': '2', '--group-size': '3',
+        '--out': str(run.folder)}
+    import sys
+    from agentlab.cli import main
+    argv, sys.argv = sys.argv, words
+    try: main()
     except SystemExit as e: assert not e.code
+    finally: sys.argv = argv
     assert len(Run(run.folder).rows()) == 1
     other = train_small(tmp_path/'own')
     assert resume_command(other.folder).startswith('train(policy, env, recipe, ')
@@ -265,8 +270,8 @@ def test_lines_are_hidden_and_shown():
     overlay.boxes['b'].value = False
     shown = lambda: [run['shown'] for run in overlay.figure.head['runs']]
     assert shown() == [True, False, True]
-    assert set(re.findall(r'stroke="(#\w+)"', overlay.html())) <= {look[0] for look in LOOKS}
-    assert '· <bdi>b' not in overlay.html()
+    assert (set(re.findall(r'stroke="(#\w+)"', overlay.html())) <= {look[0] for look in LOOKS}
+        and '· <bdi>b' not in overlay.html())
     with pytest.raises(ValueError, match='not among'): overlay.show('d')
     overlay.show('b')
     assert overlay.html().count('role="img" aria-label="') == 3 + 6 and overlay.static() == overlay.html()
@@ -274,8 +279,8 @@ def test_lines_are_hidden_and_shown():
 
 def test_the_mean_entropy_of_a_row_without_one():
     "The mean of its turns; a turn that nobody reached does not count."
-    assert curves(log(2))['entropy'][1].tolist() == [.75, .75]
-    assert curves([dict(step=0, entropy=.3)])['entropy'][1].tolist() == [.3]
+    assert (curves(log(2))['entropy'][1].tolist() == [.75, .75]
+        and curves([dict(step=0, entropy=.3)])['entropy'][1].tolist() == [.3])
     assert math.isnan(curves([dict(step=0)])['entropy'][1][0])
 
 def test_an_overlay_runs_follows_stops_and_goes_on(tmp_path):
@@ -292,7 +297,7 @@ def test_an_overlay_runs_follows_stops_and_goes_on(tmp_path):
         overlay._start(overlay.follow(.05))
         made, other, bad = overlay.runs['made'], overlay.runs['folder'], overlay.runs['bad']
         await until(lambda: len(made.rows) > 5 and len(overlay.plots.line('reward')) > 3
-                    and len(overlay.plots.line('reward', 1)) == 3)
+            and len(overlay.plots.line('reward', 1)) == 3)
         assert bad.state == 'failed' and not overlay.task.done() and 'KeyError' in bad.label.value
         made.button.click()
         await until(lambda: made.state == 'stopped')
@@ -303,8 +308,8 @@ def test_an_overlay_runs_follows_stops_and_goes_on(tmp_path):
         await until(lambda: other.state == 'stopped')
         overlay.stop()
         found = await overlay
-        assert own.state in ('stopping', 'stopped') and set(found) == {'made', 'folder', 'own', 'bad'}
-        assert len(found['made']) > 5
+        assert (own.state in ('stopping', 'stopped') and set(found) == {'made', 'folder', 'own', 'bad'}
+            and len(found['made']) > 5)
         await own
         made.again.click()  # it ended, and is drawn again
         await until(lambda: not overlay.task.done() and made.state == 'running')
@@ -323,42 +328,45 @@ class Reader(HTMLParser):
     "Tags and text of a page."
     def __init__(self, page):
         super().__init__()
-        self.tags, self.text = [], ''
+        self.tags, self.text = [], []
         self.feed(str(page))
     def handle_starttag(self, tag, attributes): self.tags.append((tag, dict(attributes)))
-    def handle_data(self, data): self.text += data
+    def handle_data(self, data): self.text.append(data)
 
 def harmless(page):
     read = Reader(page)
-    assert not {tag for tag, _ in read.tags} - {
-        'section', 'style', 'h3', 'ul', 'li', 'svg', 'path', 'span', 'bdi', 'b', 'em', 'g', 'div', 'figure',
-        'figcaption', 'line', 'text', 'title', 'desc', 'rect', 'table', 'thead', 'tbody', 'tr', 'th', 'td', 'p'}
+    assert not {tag for tag, _ in read.tags} - {'section', 'style', 'h3', 'ul', 'li', 'svg', 'path', 'span', 'bdi', 'b',
+        'em', 'g', 'div', 'figure', 'figcaption', 'line', 'text', 'title',
+        'desc', 'rect', 'table', 'thead', 'tbody', 'tr', 'th', 'td', 'p'}
     assert not [name for _, attributes in read.tags for name in attributes if name.startswith('on')
-                or name in ('href', 'src')] and not re.search(r'https?:|url\(|@import', page)
+        or name in ('href', 'src')] and not re.search(r'https?:|url\(|@import', page)
     return read
 
 def test_hostile_names_are_text():
     "In the twin, in the boxes and in the status line."
     for name in HOSTILE:
-        harmless(page := dashboard_html({name: log(), 'x': log(up=.5)}, title=name))
+        page = dashboard_html({name: log(), 'x': log(up=.5)}, title=name)
+        harmless(page)
         assert len(page) < 60_000
     overlay = Overlay({name: log(2) for name in (HOSTILE[0], HOSTILE[3], HOSTILE[5], HOSTILE[10])})
     overlay.widget
     for name, box in overlay.boxes.items():
-        assert not getattr(box, 'description_allow_html', False) and '\u202e' not in box.description
-        assert '\x1b' not in box.description and len(box.description) < 70
+        assert (not getattr(box, 'description_allow_html', False) and '\u202e' not in box.description
+            and '\x1b' not in box.description and len(box.description) < 70)
         # the curves are told no name at all
         assert not name.strip() or json.dumps(name)[1:-1] not in json.dumps(overlay.figure.get_state())
-    assert HOSTILE[0] in Reader(dashboard_html({HOSTILE[0]: log(), 'b': log()})).text
+    assert HOSTILE[0] in ''.join(Reader(dashboard_html({HOSTILE[0]: log(), 'b': log()})).text)
 
 def test_the_twin_says_what_the_picture_shows(tmp_path):
     "Six pictures with a title, a description and the numbers; the table holds the last ones."
     page = dashboard_html({'gigpo': log(), 'grpo': log(up=.5)}, title='two runs')
-    text = harmless(page).text
+    read = harmless(page)
+    text = ''.join(read.text)
     always = [pane for pane in panes(compared=True) if not pane.optional]
     assert page.count('<figure>') == len(always) == 7 and page.count('<desc>') == 6  # the KL has no numbers
-    assert 'run 1: 0 at update 0, 0.875 at update 7, between 0 and 0.875; run 2: 0 at update 0, 0.438 at' in text
-    assert '0.438 at update 7' in text and '0.88 at 7' in text and '0.44 at 7' in text
+    assert ('run 1: 0 at update 0, 0.875 at update 7, between 0 and 0.875; run 2: 0 at update 0, 0.438 '
+        'at update 7' in text)
+    assert '0.88 at 7' in text and '0.44 at 7' in text
     one = dashboard_html(write_run(tmp_path/'run'))
     assert 'entropy by turn' in one and len(Reader(one).tags) > 40 and one == Dashboard(tmp_path/'run').html()
     assert 'No update was recorded yet.' in harmless(dashboard_html([])).text

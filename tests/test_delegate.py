@@ -1,33 +1,35 @@
 """A planner and an executor: what each reads, what each is paid, and what every system of the page adds; each mechanism
 is switched off and something changes."""
-from copy import deepcopy as copied
-
 import pytest
 import torch
 
 from agentlab.credit import grpo
 from agentlab.env import HopSearch, KeyDoor, Negotiation
 from agentlab.episodes import Batch, Episode, Turn
-from agentlab.objective import fit_ratio
+from agentlab.objective.trust import fit_ratio
 from agentlab.policy import tiny_policy
-from agentlab.rollout import Delegate, FrozenActor, delegate, hops_of_two, play, play_players, warm_seats
-from agentlab.selfplay import League, RoleWeights
+from agentlab.rollout import Delegate, FrozenActor, hops_of_two, play, play_players, warm_seats
+from agentlab.rollout import delegate
+from agentlab.selfplay import League
+from agentlab.selfplay.role_weights import RoleWeights
 from agentlab.train import recipes, train
 from small import Paying
 
 SMALL = dict(steps=1, groups=3, group_size=4, max_turns=12, test_tasks=0, checkpoint_every=1)
 
-def house(kind, world=Delegate, **how):
+def house(kind, **how):
     "Four rooms for two seats."
-    return world(kind(2, 8, 0), **dict(sees=delegate.room_alone, script=delegate.house_script) | how)
-
-def taught(world):
-    "With a policy that has seen a few games of it; tests copy it."
-    return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=25, episodes=12, noise=.5)
+    return Delegate(kind(2, 8, 0), **dict(sees=delegate.room_alone, script=delegate.house_script) | how)
 
 @pytest.fixture(scope='module')
 def houses():
-    return taught(house(Paying))
+    "A world of four rooms and a policy that has seen a few games of it; tests copy it."
+    world = house(Paying)
+    return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=25, episodes=12, noise=.5)
+
+def copied(policy):
+    import copy
+    return copy.deepcopy(policy)
 
 def trained(tmp_path, recipe, policy, world, **changes):
     "One update; its row."
@@ -57,7 +59,7 @@ def test_delegate_weights_for_each_role(houses, tmp_path):
     world, policy = houses
     two = RoleWeights(copied(policy), world.seats)
     before = {role: [p.detach().clone() for p in one.model.parameters() if p.requires_grad]
-              for role, one in two.of.items()}
+        for role, one in two.of.items()}
     recipe = recipes.grpo(**SMALL, rollout=play_players, test_rollout=play_players)
     row = train(two, world, recipe, tmp_path, progress=False).rows()[0]
     assert row['grad_norm'] > 0
@@ -86,7 +88,7 @@ def test_coda_plays_and_updates(tmp_path):
 def test_coda_only_planners_vote(houses):
     "With two errands against one the statistics of all rows are others."
     batch = Batch.from_episodes(games(houses[1], houses[0], 2, group_size=6, rollout=delegate.play_scored,
-                                      score=lambda sides: len(sides['executor'].turns)))
+        score=lambda sides: len(sides['executor'].turns)))
     mine = delegate.peco(batch)
     of = {}
     for value, game in zip(mine.tolist(), batch.episodes.game[batch.turns.episode[batch.action_turn]].tolist()):
@@ -96,15 +98,17 @@ def test_coda_only_planners_vote(houses):
     assert not torch.allclose(mine, everybody)
 
 def test_coda_every_part_of_the_reward_counts():
-    def worth(said=('do x', 'answer Bora Tel'), done=('search x', 'done Bora Tel'), **bad):
+    def worth(said, done, **bad):
         sides = {seat: Episode([Turn(i, text=text, invalid=i in bad.get(seat, ())) for i, text in enumerate(texts)],
-                               seat=seat, answer='Bora Tel')
-                 for seat, texts in dict(planner=said, executor=done).items()}
+            seat=seat, answer='Bora Tel')
+            for seat, texts in dict(planner=said, executor=done).items()}
         return delegate.coda_score(sides)
-    whole = worth()
-    assert whole == 5.5 and worth(planner=[0]) == worth(executor=[0]) == whole - 1
-    assert worth(said=['do x', 'answer Mina Lam']) == whole - 6
-    assert worth(done=['search x', 'done Mina Lam']) == whole - .5
+    whole = worth(['do x', 'answer Bora Tel'], ['search x', 'done Bora Tel'])
+    assert whole == 5.5
+    assert worth(['do x', 'answer Mina Lam'], ['search x', 'done Bora Tel']) == whole - 6
+    assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Bora Tel'], planner=[0]) == whole - 1
+    assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Bora Tel'], executor=[0]) == whole - 1
+    assert worth(['do x', 'answer Bora Tel'], ['search x', 'done Mina Lam']) == whole - .5
     assert worth(['answer Bora Tel'], []) == 3.
 
 # ---- HiMAC
@@ -112,7 +116,8 @@ def test_coda_every_part_of_the_reward_counts():
 @pytest.fixture(scope='module')
 def plans():
     "The same house for a planner that speaks once."
-    return taught(house(Paying, delegate.Blueprint, budget=5))
+    world = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.room_alone, script=delegate.house_script, budget=5)
+    return world, warm_seats(tiny_policy(world, warm=False, progress=False), world, steps=25, episodes=12, noise=.5)
 
 def phases(plans, **how):
     return games(plans[1], plans[0], 3, group_size=4, rollout=delegate.play_phases, **how)
@@ -133,7 +138,7 @@ def test_himac_the_executor_is_frozen_and_greedy_in_phase_a(plans):
     world, policy = plans
     fixed = dict(planner=lambda env, generator: 'do a1, b2')
     ends = lambda players: {e.outcome for e in games(policy, world, 1, group_size=8, rollout=play_players, keep=True,
-                                                     players=fixed | players) if e.seat == 'planner'}
+        players=fixed | players) if e.seat == 'planner'}
     assert len(ends(dict(executor=delegate.Greedy(policy)))) == 1 < len(ends({}))
 
 def test_himac_phase_b_plays_the_best_blueprint(plans):
@@ -160,7 +165,7 @@ def test_himac_a_goal_is_read_alone(plans):
     "The second goal's row holds nothing of the first; without the emptying it does."
     world, policy = plans
     for empty in (True, False):
-        env = house(Paying, delegate.Blueprint, empty=empty)
+        env = delegate.Blueprint(Paying(2, 8, 0), sees=delegate.room_alone, script=delegate.house_script, empty=empty)
         say = dict(planner=lambda env, generator: 'do a1, b2', executor=lambda env, generator: 'done')
         planner, executor = play_players(policy, env, [0], players=say, keep=True)
         assert [t.window for t in executor.turns] == [0, int(empty)]
@@ -227,7 +232,7 @@ def advised():
 
 def test_epo_explicit_plays_and_updates(advised, tmp_path):
     row = trained(tmp_path, recipes.epo_explicit, advised[1], advised[0],
-                  rollout_args=dict(players=dict(executor=actor)))
+        rollout_args=dict(players=dict(executor=actor)))
     assert row['grad_norm'] > 0 and row['value_loss'] is not None
 
 def test_epo_explicit_speaks_before_every_turn_of_a_frozen_actor(advised):
@@ -311,7 +316,7 @@ def flow(verify=complete, limit=3, **how):
 def test_agentflow_plays_and_updates(tmp_path):
     world = flow()
     policy = tiny_policy(HopSearch(1), warm=False, progress=False)
-    from agentlab.policy import warm_start
+    from agentlab.policy.tiny import warm_start
     warm_start(policy, HopSearch(1, split='demo'), steps=40, episodes=8, pool=320, noise=.5)
     row = trained(tmp_path, recipes.agentflow, policy, world, groups=6, group_size=6)
     assert row['grad_norm'] > 0 and row['sampler_gap'] < 1e-3
@@ -321,8 +326,8 @@ def test_agentflow_every_step_is_a_context_of_its_own_with_the_memory():
     world.reset(0)
     first = world.step('search mentor Bora Tel')
     second = world.step('search rival Bora Tel')
-    assert first.info['fresh'] and first.observation in second.observation
-    assert len(second.observation) > len(first.observation)
+    assert first.info['fresh'] and first.observation in second.observation and len(second.observation) > len(
+        first.observation)
 
 def test_agentflow_an_unknown_tool_costs_a_step_and_is_noted():
     world = flow(limit=2)
@@ -365,7 +370,7 @@ def test_mira_plays_and_updates(search, tmp_path):
 def shown(policy, world, n=6):
     "Games of somebody who is right half of the time."
     return play_players(policy, world, list(range(n)), players=dict(player=lambda env, luck: env.expert(.5, luck)),
-                        keep=True, max_turns=6)
+        keep=True, max_turns=6)
 
 def valued(policy, world, n=6):
     "Games with what two critics said of them: nothing is known of success, and the truth of the progress."
@@ -414,7 +419,7 @@ def planned(**how):
         demonstrator = expert
         def vocabulary(self): return [*self.env.vocabulary(), 'stop', ':', 'Nothing']
     return Shown(HopSearch(1), lambda env, said: said if said.startswith('search') else None,
-                 lambda env: env.memory[-1][0].startswith('stop'), answer, limit=4)
+        lambda env: env.memory[-1][0].startswith('stop'), answer, limit=4)
 
 @pytest.fixture(scope='module')
 def planner():
@@ -430,7 +435,7 @@ def test_ai_searchplanner_a_search_has_its_price(planner):
     world, policy = planner
     by = lambda policy, env, seeds, **how: shown(policy, env, len(seeds))
     worth = {price: [e.outcome for e in delegate.play_scored(policy, world, range(8), score=delegate.priced(price),
-                                                             by=by)] for price in (0., .4)}
+        by=by)] for price in (0., .4)}
     searches = [sum(t.text.startswith('search') for t in e.turns) for e in shown(policy, world, 8)]
     assert sum(searches) > 0
     assert worth[.4] == pytest.approx([free - .4*n for free, n in zip(worth[0.], searches)])

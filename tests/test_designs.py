@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab.policy import Policy, tiny_model, word_tokenizer
-from agentlab.prompt import Tried, covering, design_chances, new_part, pair_ridge, recombine, search_designs, shuffled
+from agentlab.prompt import covering, design_chances, new_part, pair_ridge, recombine, search_designs, shuffled
+from agentlab.prompt.designs import Tried
 from agentlab.rollout import Trees, evenly, legal
 
 quick = settings(max_examples=8, deadline=None)
@@ -49,7 +50,7 @@ def test_the_kernel_is_the_regression_on_parts_and_pairs(seed, n):
     names = [((i, a),) for i, k in enumerate(sizes) for a in range(k)] + [
         ((i, a), (j, b)) for (i, k), (j, m) in combinations(enumerate(sizes), 2) for a in range(k) for b in range(m)]
     hot = lambda designs: torch.tensor([[float(all(d[i] == a for i, a in name)) for name in names] for d in designs],
-                                       dtype=torch.float64)/math.sqrt(len(each)*(len(each) + 1)/2)
+        dtype=torch.float64)/math.sqrt(len(each)*(len(each) + 1)/2)
     x, z, y = hot([t.design for t in tried]), hot(asked), torch.tensor([t.score for t in tried], dtype=torch.float64)
     inverse = torch.linalg.inv(x.T@x + .1*torch.eye(len(names)))
     guess, deviation = pair_ridge(tried, asked)
@@ -58,7 +59,7 @@ def test_the_kernel_is_the_regression_on_parts_and_pairs(seed, n):
 
 @quick
 @given(sizes=grids, budget=st.integers(1, 40), labels=st.integers(0, 5), seed=st.integers(0, 9),
-       known=st.booleans(), start=st.sampled_from([covering, shuffled, lambda sizes, rng: shuffled(sizes, rng)[:1]]))
+    known=st.booleans(), start=st.sampled_from([covering, shuffled, lambda sizes, rng: shuffled(sizes, rng)[:1]]))
 def test_nothing_is_measured_twice_or_beyond_the_budget(sizes, budget, labels, seed, known, start):
     def searched():
         said = []

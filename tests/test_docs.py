@@ -15,8 +15,9 @@ def test_a_page_has_what_a_reader_needs():
     table = dict(output_type='execute_result', metadata={},
         data={'text/html': '<a href="credit/index.ipynb">x</a> <a href="https://a.b/c.ipynb">y</a>'})
     page = docs.cleaned(dict(cells=[cell('#| hide\nsecret = 1'), cell('#| export\nf = 1', [figure]),
-        cell('#| solution\nanswer = 2'), cell('#| echo: false\nshow()', [table]), dict(cell_type='markdown', id='b',
-        metadata={}, source='[below](#Some-Heading), [there](x.ipynb), ' '[deep](y.ipynb#2.-What-Came:-of-it?)')]))
+        cell('#| solution\nanswer = 2'), cell('#| echo: false\nshow()', [table]),
+        dict(cell_type='markdown', id='b', metadata={}, source='[below](#Some-Heading), [there](x.ipynb), '
+        '[deep](y.ipynb#2.-What-Came:-of-it?)')]))
     text = str(page)
     assert 'secret' not in text and 'plotly' not in text and '#|' not in text
     assert [c['metadata'].get('tags') for c in page['cells'][:3]] == [[], ['hide-input'], ['remove-input']]

@@ -1,6 +1,9 @@
 """`agentlab doctor` where something is wrong: a package that is missing or out of bounds, an extra that somebody added,
 a torch that does not load, an agentlab that nobody installed. Each says what to do, in one command."""
-import os, re, subprocess, sys
+import os
+import re
+import subprocess
+import sys
 from configparser import ConfigParser
 
 import pytest
@@ -25,7 +28,8 @@ def told(*arguments, folder, begin=''):
     "`agentlab doctor` in a process: exit status, output, errors."
     script = f'import sys\n{begin}\nfrom agentlab.cli import main\nsys.exit(main(["doctor", *sys.argv[1:]]))'
     done = subprocess.run([sys.executable, '-c', script, *arguments], cwd=folder, capture_output=True, text=True,
-        env=os.environ | dict(PYTHONPATH=f'{folder}{os.pathsep}{ROOT}', AGENTLAB_CACHE=str(folder/'cache')))
+        env=os.environ | dict(PYTHONPATH=f'{folder}{os.pathsep}{ROOT}',
+        AGENTLAB_CACHE=str(folder/'cache')))
     return done.returncode, done.stdout, done.stderr
 
 @pytest.fixture
@@ -39,8 +43,8 @@ def test_what_is_wrong_is_said_and_one_command_mends_it(wrong):
     status, said, errors = told(folder=wrong)
     assert status == 1 and errors == ''
     for line in (r'  ok       numpy \d\S* \(>=1\)', r'  outside  packaging \d\S* \(<2\)',
-            r'  missing  no-such-package \(<3,>=2\)', r'  extra    mine: lacks another-one \(>=1\)',
-            r'  extra    also: lacks another-one \(>=1\)', r'  tiny     0 policies, 0\.0 MB in '):
+                 r'  missing  no-such-package \(<3,>=2\)', r'  extra    mine: lacks another-one \(>=1\)',
+                 r'  extra    also: lacks another-one \(>=1\)', r'  tiny     0 policies, 0\.0 MB in '):
         assert re.search(f'^{line}', said, re.M), (line, said)
     command = said.rstrip().splitlines()[-1].removeprefix('to fix: ')
     assert command.endswith('"packaging<2" "no-such-package<3,>=2"')

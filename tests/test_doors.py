@@ -1,5 +1,10 @@
 "What the pages of a family talk about is imported by the family, and what its modules export is found there."
-import importlib, inspect, json, pkgutil, pydoc, re
+import importlib
+import inspect
+import json
+import pkgutil
+import pydoc
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -10,7 +15,7 @@ from agentlab.env import envs
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = ('credit', 'entropy', 'objective', 'reward', 'rollout', 'replay', 'selfplay', 'prompt', 'policy', 'train',
-            'env', 'view')
+    'env', 'view')
 PACKAGES = ['agentlab', *(m.name for m in pkgutil.iter_modules([ROOT/'agentlab'], 'agentlab.') if m.ispkg)]
 # a function of this name would hide the module
 MODULES = {('train', 'fit')}
@@ -39,9 +44,9 @@ def test_what_pages_talk_about_is_at_the_door(family):
     package = importlib.import_module(f'agentlab.{family}')
     here, prose = modules(package), told(family)
     missing = [(name, word) for name, module in here.items() if name not in ASKED
-               for word in prose.get(name, set()) & set(getattr(module, '__all__', ()))
-               if word not in vars(package) and (family, word) not in MODULES
-               and not (module.__name__ in WORLDS and hasattr(package, word))]
+        for word in prose.get(name, set()) & set(getattr(module, '__all__', ()))
+        if word not in vars(package) and (family, word) not in MODULES
+        and not (module.__name__ in WORLDS and hasattr(package, word))]
     assert not missing, f'import them in nbs/{family}/index.ipynb'
 
 @pytest.mark.parametrize('family', FAMILIES)
@@ -76,15 +81,15 @@ def told_in_parts() -> list:
             except ImportError: continue
             kinds = [kind for name, kind in vars(module).items() if inspect.isclass(kind) and not name.startswith('_')]
             found += [(kind, part) for kind in kinds for part in kind.__mro__ if kind.__module__ == module.__name__
-                      and part.__module__ == module.__name__ and part.__name__.startswith('_')]
+                and part.__module__ == module.__name__ and part.__name__.startswith('_')]
     return found
 
 def test_help_and_messages_name_the_public_class():
     pairs = told_in_parts()
     wrong = [(kind, name) for kind, part in pairs for name, value in vars(part).items() if inspect.isfunction(value)
-             and value.__module__ != 'dataclasses'  # `__replace__`, from Python 3.13 on
-             and '<locals>' not in value.__qualname__ and (name not in vars(kind)
-             or inspect.unwrap(value).__qualname__ != f'{kind.__qualname__}.{name}')]
+        and value.__module__ != 'dataclasses'  # `__replace__`, from Python 3.13 on
+        and '<locals>' not in value.__qualname__ and (name not in vars(kind)
+        or inspect.unwrap(value).__qualname__ != f'{kind.__qualname__}.{name}')]
     assert len(pairs) > 30 and not wrong, 'put `@in_parts` above the class (agentlab.settings)'
     from agentlab.replay import Buffer
     with pytest.raises(TypeError, match=r'^Buffer\.add\(\) missing 2'): Buffer().add()
@@ -101,5 +106,5 @@ def test_what_is_read_in_the_text_is_what_registers_itself():
     for name, said in read.items():
         assert (said['peers'], said['needs']) == (estimators[name].peers, tuple(estimators[name].needs)), name
     asked = {name for name, f in vars(objective).items() if inspect.isfunction(f)
-             and 'logp' in inspect.signature(f).parameters}
+        and 'logp' in inspect.signature(f).parameters}
     assert set(registries.public_functions('objective', 'logp')) == asked

@@ -1,6 +1,8 @@
 """Measures against loops, shapes and memories under permutation and resume, losses under micro-batching and by
 finite differences."""
-import math, subprocess, sys
+import math
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -12,9 +14,11 @@ from agentlab.entropy.control import (AdaptiveCoefficient, EntropyHistory, addit
 from agentlab.entropy.detectors import (collapse, dead, detect, explosion, repeated_actions, repeated_words, row_of,
     turn_gap)
 from agentlab.entropy.measures import (after_response, covariance, entropy_rise, episode_entropy, perplexity,
-    predicted_change, token_entropy, top_k_entropy, turn_entropy, turn_profile)
+    predicted_change, token_entropy, top_k_entropy,
+    turn_entropy, turn_profile)
 from agentlab.entropy.shaping import (OutcomeHistory, aepo_advantage, dcpo_advantage, entropy_threshold,
-    high_entropy_steps, high_entropy_tokens, kept_weighted, merged, spread_weighted)
+    high_entropy_steps, high_entropy_tokens, kept_weighted,
+    merged, spread_weighted)
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.objective import clip, loss_weights
 from agentlab.objective.entropy_bonuses import entropy_bonus, epo
@@ -42,7 +46,8 @@ def batch_of(episodes, order=None, seed=0):
         g = torch.Generator().manual_seed(1000*seed + i)
         turns = [Turn(t=t, text=f'{i % 2}', state=[i % 3, t % 2], context_ids=[1, 2],
             ids=[3 + k % 2 for k in range(len(turn))], logps=(-torch.rand(len(turn), generator=g)).tolist(),
-            entropies=turn, window=t // 2) for t, turn in enumerate(episodes[i])]
+            entropies=turn, window=t // 2)
+            for t, turn in enumerate(episodes[i])]
         made.append(Episode(group=i % 2, outcome=float(torch.randint(3, (1,), generator=g)), turns=turns))
     batch = Batch.from_episodes(made)
     chosen = torch.tensor([(h*1000 + i + k) % 5 > .5 for i in (range(len(episodes)) if order is None else order)
@@ -70,7 +75,7 @@ def test_measures_against_a_loop(episodes, first):
     same_numbers(episode_entropy(batch), [mean([h for turn in turns for h in turn]) for turns in episodes])
     same_numbers(episode_entropy(batch, 'turn'), [mean([mean(turn) for turn in turns]) for turns in episodes])
     for rows, read in (('token', lambda turns: mean([h for turn in turns for h in turn])),
-            ('turn', lambda turns: mean(map(mean, turns)))):
+                       ('turn', lambda turns: mean(map(mean, turns)))):
         by_number = [(t, [turns[t][:first] for turns in episodes if len(turns) > t]) for t in range(4)]
         wanted = [(t, read(found)) for t, found in by_number if read(found) == read(found)]
         profile = turn_profile(batch, first, rows)
@@ -79,13 +84,14 @@ def test_measures_against_a_loop(episodes, first):
         assert profile.tokens.tolist() == [sum(h == h for turn in found for h in turn) for t, found in by_number
             if t in profile.t.tolist()]
     same_numbers(perplexity(batch), [math.exp(-mean(x.tolist())) if len(x) else nan
-        for x in batch.action('sampler_logp').split(batch.turn_lengths().tolist())] if len(batch.turns) else [])
+        for x in batch.action('sampler_logp').split(batch.turn_lengths().tolist())]
+        if len(batch.turns) else [])
 
 @given(seed=st.integers(0, 999), width=st.floats(.1, 8), k=st.integers(1, 20))
 @quick
 def test_bounds_of_the_top_k_hold_and_tighten(seed, width, k):
-    logps = (width*torch.randn(4, 20, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)).log_softmax(
-        1)
+    logps = (width*torch.randn(4, 20, generator=torch.Generator().manual_seed(seed),
+        dtype=torch.float64)).log_softmax(1)
     truth = torch.special.entr(logps.exp()).sum(1)
     found = top_k_entropy(logps.topk(k).values, 20)
     assert (found.partial <= truth+1e-9).all() and (found.partial <= found.low+1e-9).all()
@@ -130,8 +136,8 @@ def covariance_exact(logits, advantage):
 # ---- shapes
 
 SHAPES = [aepo_advantage, partial(aepo_advantage, coefficient=2.), high_entropy_tokens,
-    partial(high_entropy_tokens, share=.5), high_entropy_steps, partial(high_entropy_steps, share=.3), spread_weighted,
-    kept_weighted]
+    partial(high_entropy_tokens, share=.5), high_entropy_steps, partial(high_entropy_steps, share=.3),
+    spread_weighted, kept_weighted]
 
 @given(episodes=plays, data=st.data(), seed=st.integers(0, 99))
 @quick
@@ -196,7 +202,8 @@ def test_aepo_against_the_formula(episodes, seed, c):
 @quick
 def test_penalty_against_the_formula(entropy, history, alpha, low, high):
     found = [float(entropy_penalty(torch.tensor([entropy], dtype=torch.float64),
-        torch.tensor([history], dtype=torch.float64), alpha, low, high, faithful)) for faithful in (False, True)]
+        torch.tensor([history], dtype=torch.float64), alpha, low, high, faithful))
+        for faithful in (False, True)]
     if history != history:
         assert found == [0, 0]
         return
@@ -350,14 +357,16 @@ def test_gradients_by_finite_differences(name, seed):
     x, h = logp.clone().requires_grad_(), entropy.clone().requires_grad_()
     in_logp, in_entropy = torch.autograd.grad(loss(x, batch, advantage, h).sum(), (x, h))
     same_numbers(in_logp,
-        (loss(logp+step, batch, advantage, entropy) - loss(logp-step, batch, advantage, entropy))/(2*step), 1e-5)
+        (loss(logp+step, batch, advantage, entropy) - loss(logp-step, batch, advantage, entropy))/(2*step),
+        1e-5)
     same_numbers(in_entropy,
-        (loss(logp, batch, advantage, entropy+step) - loss(logp, batch, advantage, entropy-step))/(2*step), 1e-5)
+        (loss(logp, batch, advantage, entropy+step) - loss(logp, batch, advantage, entropy-step))/(2*step),
+        1e-5)
 
 @given(episodes=solid, seed=st.integers(0, 99), smooth=st.floats(0, 3), alpha=st.floats(0, 5))
 @quick
 def test_epo_is_the_clip_minus_bonus_and_penalty_and_its_released_penalty_has_no_gradient(episodes, seed, smooth,
-        alpha):
+                                                                                          alpha):
     batch, logp, advantage, entropy = numbers(episodes, seed)
     late = batch.with_turns(t=batch.turns.t + 25)
     h = entropy.clone().requires_grad_()
@@ -378,10 +387,11 @@ curves = st.lists(st.one_of(st.none(), st.floats(0, 3)), max_size=40)
 @given(entropy=curves, seed=st.integers(0, 99))
 @quick
 def test_detectors_look_back_only(entropy, seed):
+    "What was found in a prefix of a run is found in the whole run, at the same step."
     g = torch.Generator().manual_seed(seed)
-    rows = [dict(step=i, entropy=x, success=float(torch.rand(1, generator=g)), dead_groups=float(
-        torch.rand(1, generator=g)), entropy_by_turn=(2*torch.rand(3, generator=g)).tolist() if x is not None else None)
-        for i, x in enumerate(entropy)]
+    rows = [dict(step=i, entropy=x, success=float(torch.rand(1, generator=g)),
+        dead_groups=float(torch.rand(1, generator=g)), entropy_by_turn=(2*torch.rand(3, generator=g)).tolist()
+        if x is not None else None) for i, x in enumerate(entropy)]
     for detector in (collapse, explosion, dead, turn_gap):
         whole = detector(rows)
         for n in range(len(rows)+1):

@@ -76,15 +76,24 @@ def test_every_token_has_one_kind_and_the_marks_say_which():
     assert (found['AEPO advantage'].counts['scaled'] > 0 and (found['entropy bonus .01'].opening == .01).all()
         and (found['clip (PPO)'].opening == 0).all())
 
+def test_ppo_by_hand():
+    "Ratio 1.3: with a positive advantage the gradient is 0, with a negative one it is kept."
+    batch, _, _ = moved(groups=1, size=2, turns=2)
+    n = len(batch.actions)
+    logp, sign = batch.action('old_logp') + math.log(1.3), torch.tensor([1., -1.]*n).double()[:n]
+    assert effects(dict(clip=o.clip), present(batch, logp), sign)['clip'].kind == ['silent', 'kept']*(n//2)
+
 def test_weight_nan_and_the_unapplicable():
+    """A token outside the loss and one that is not a number are unknown; a controller without its column says so and
+    the others go on; no tokens are no error."""
     batch, logp, advantage = moved()
     n = len(batch.actions)
     weight = torch.ones(n)
     weight[:3] = 0
     advantage[5] = math.nan
     found = effects({'clip': o.clip, 'needs': lambda logp, batch, advantage, entropy=None: logp*batch.action('nothing'),
-        'ref': lambda logp, batch, a, e=None: o.kl_k3(logp, batch)}, present(batch.with_action(weight=weight), logp),
-        advantage)
+        'ref': lambda logp, batch, a, e=None: o.kl_k3(logp, batch)},
+        present(batch.with_action(weight=weight), logp), advantage)
     assert (found['clip'].kind[:3] == ['unknown']*3 and found['clip'].kind[5] == 'unknown'
         and 'unknown' not in found['clip'].kind[6:])
     assert 'nothing' in found['needs'].problem and 'ref_logp' in found['ref'].problem
@@ -93,6 +102,7 @@ def test_weight_nan_and_the_unapplicable():
     assert 'No entropy' in entropy_lab_html(nothing) or 'hold' in entropy_lab_html(nothing)
 
 def test_a_token_without_advantage_can_be_pushed_by_a_penalty():
+    "added: the plain gradient is 0, the controller's is not."
     batch, logp, _ = moved(groups=1, size=2, turns=2)
     both = lambda logp, batch, a, e=None: o.clip(logp, batch, a) + .1*(logp - batch.action('old_logp')).square()
     assert set(effects(dict(pen=both), present(batch, logp), torch.zeros(len(logp)))['pen'].kind) == {'added'}
@@ -101,8 +111,8 @@ def test_what_is_missing_is_said():
     batch = played(1, .5)
     assert ('old_logp is missing' in present(batch).notes[0] and 'current=' in present(batch).notes[1]
         and (present(batch).ratio == 1).all())
-    bare = batch.replace(tokens=type(batch.tokens)(
-        **{k: v for k, v in vars(batch.tokens).items() if k not in ('sampler_logp', 'entropy')}))
+    bare = batch.replace(tokens=type(batch.tokens)(**{k: v for k, v in vars(batch.tokens).items()
+        if k not in ('sampler_logp', 'entropy')}))
     notes = present(bare).notes
     assert 'no ratio' in notes[0] and present(bare).entropy is None
     html = entropy_lab_html(bare)
@@ -110,9 +120,9 @@ def test_what_is_missing_is_said():
     assert 'there is no ratio' in html and 'hold no entropies' in html and 'got entropy=None' in html
     here = batch.with_action(now=batch.action('sampler_logp') + .1)
     for current in ('now', lambda b: b.action('now'), here.action('now'),
-            lambda b: (b.action('now'), b.action('entropy'))):
-        assert np.allclose(present(here, current).ratio, math.exp(.1)) and not any('current=' in note
-            for note in present(here, current).notes)
+                    lambda b: (b.action('now'), b.action('entropy'))):
+        assert np.allclose(present(here, current).ratio,
+            math.exp(.1)) and not any('current=' in note for note in present(here, current).notes)
     class Policy:
         def logprobs(self, batch): return batch.action('now'), batch.action('entropy')*2
     assert torch.allclose(present(here, Policy()).entropy, here.action('entropy').double()*2)
@@ -132,12 +142,13 @@ def test_regions_agree_with_the_tokens_in_them():
     batch, logp, advantage = moved(far=.7)
     found, ratio = effects(controllers(), present(batch, logp), advantage), present(batch, logp).ratio
     for name in ('clip (PPO)', 'clip-higher (DAPO)', 'dual clip', 'clip with a slope (AEPO)', 'CISPO', 'SAPO',
-            'no bound'):
+                 'no bound'):
         zone = region(controllers()[name], span=(1e-2, 1e2))
         for r, a, kind in zip(ratio, advantage.tolist(), found[name].kind):
             if a: assert (kind == 'silent') == any(x < r < y for x, y in zone.lines[math.copysign(1, a)]), (name, r, a)
 
 def test_a_region_that_depends_on_others_is_not_drawn():
+    "The random few of Clip-Cov are no region; an objective that cannot be asked says why; a gate has none."
     assert 'depends on the other tokens' in region(controllers()['Clip-Cov, 5 %']).problem
     assert 'nothing' in region(lambda logp, b, a, e=None: logp*b.action('nothing')).problem
     assert (region(o.sapo).lines == {-1.: [], 1.: []}
@@ -149,6 +160,7 @@ def test_a_region_that_depends_on_others_is_not_drawn():
     assert region(o.epo, like=present(batch).batch).lines[1.] == [pytest.approx((1.2, 4.), rel=1e-5)]
 
 def test_asking_costs_nothing_of_the_batch():
+    "points have one token each and the columns of the batch that they stand for."
     batch = points(5, present(moved()[0]).batch)
     assert (len(batch) == len(batch.actions) == len(batch.turns) == 5 and 'entropy_history' in batch.turns
         and batch.episodes.group.tolist() == list(range(5)))
@@ -158,8 +170,8 @@ def test_bounds_go_to_those_that_have_them():
     assert bounded(o.clip, dict(low=.3)).keywords == dict(low=.3) and bounded(o.sapo, dict(low=.3)) is o.sapo
     assert (bounded(shaped(entropy.aepo_advantage), dict(high=.5)).keywords == dict(high=.5)
         and bounded(partial(o.clip, high=.1), dict(high=.5)).keywords == dict(high=.5))
-    assert region(bounded(shaped(entropy.aepo_advantage), dict(high=.5))).lines[1.] == [
-        pytest.approx((1.5, 4.), rel=1e-5)]
+    assert region(bounded(shaped(entropy.aepo_advantage),
+        dict(high=.5))).lines[1.] == [pytest.approx((1.5, 4.), rel=1e-5)]
 
 # ---- words
 
@@ -171,8 +183,8 @@ def said(*pairs):
     return batch
 
 def test_words_die_in_two_ways():
-    early, late = said(('a', 1.), ('b', .5), ('c', .05), ('d', .5), ('e', math.nan)), said(('a', .2), ('d', .4),
-        ('c', 0.))
+    early, late = said(('a', 1.), ('b', .5), ('c', .05), ('d', .5),
+        ('e', math.nan)), said(('a', .2), ('d', .4), ('c', 0.))
     assert [(x['word'], x['fate'], x['after']) for x in died(early, late)] == [('a', 'settled', 1), ('b', 'gone', 0)]
     # d is of turn 1 then and now
     assert died(early, late, turn=0)[0]['word'] == 'a' and [x['word'] for x in died(early, late, turn=1)] == ['b']
@@ -182,6 +194,7 @@ def test_words_die_in_two_ways():
 # ---- the lab
 
 def test_a_run_folder_and_what_is_changed_in_it(tmp_path):
+    "The numbers come from the Parquet files and the row log: another file, another picture."
     folder = write_run(tmp_path/'run')
     lab = entropy_lab(folder)
     assert (lab.steps == [0, 1, 2, 3] and (lab.step, lab.later, lab.turn) == (0, 3, None) and lab.estimator == 'gigpo'
@@ -198,6 +211,8 @@ def test_a_run_folder_and_what_is_changed_in_it(tmp_path):
     with pytest.raises(FileNotFoundError, match='is no run folder'): entropy_lab(tmp_path)
 
 def test_batches_without_a_run():
+    """A batch, a list, a dictionary; the advantages are GRPO's unless a credit is given, and an estimator that lacks
+    a column is replaced with a note."""
     assert (entropy_lab(played(0, .5)).steps == [0] and entropy_lab([played(0, .5), played(1, .9)]).steps == [0, 1]
         and entropy_lab({7: played(0, .5)}).step == 7)
     lab = entropy_lab(played(0, .5), credit=lambda batch: torch.ones(len(batch.actions)))
@@ -207,6 +222,7 @@ def test_batches_without_a_run():
     assert 'cannot read these episodes' in stood.notes[0] and len(stood.advantage) == len(stood.now.batch.actions)
 
 def test_own_controllers_and_a_pretended_move():
+    "Yours stand beside ours; a pretended move says that it is one."
     lab = entropy_lab(played(1, .5), controllers={'mine': lambda logp, batch, a, e=None: -.5*a*logp, 'clip': o.clip},
         move=.5)
     assert (lab.effects['mine'].counts['scaled'] > 0 and 'pretended' in lab.notes[-1] and lab.now.ratio.max() > 1.2
@@ -214,6 +230,7 @@ def test_own_controllers_and_a_pretended_move():
     assert 'pretended' in lab.static() and entropy_lab(played(1, .5)).now.ratio.max() == 1
 
 def test_the_widget_without_a_browser(tmp_path):
+    "Sliders redraw, drop-downs choose, own bounds forget; what cannot be computed is a message and the picture stays."
     lab = entropy_lab(write_run(tmp_path/'run'), move=.4)
     lab.widget
     before, silent = lab.lower.value, lab.effects['clip (PPO)'].counts['silent']
@@ -247,6 +264,8 @@ class Reader(HTMLParser):
     def handle_data(self, data): self.text.append(data)
 
 def test_hostile_text_is_text():
+    """Tokens, names of controllers, errors: no tag of theirs, no attribute that acts, no direction changed; a token
+    of 100 kB does not make the page large."""
     def trap(logp, batch, a, e=None): raise ValueError(HOSTILE[0] + HOSTILE[5])
     lab = entropy_lab(hostile_batch(), controllers={HOSTILE[1]: o.clip, HOSTILE[0]: trap, HOSTILE[5]: o.clip},
         pair=(HOSTILE[1], HOSTILE[0]))
@@ -264,15 +283,17 @@ def test_hostile_text_is_text():
     assert not re.search('<script|<img', lab.lower.value + lab.upper.value + lab.note.value)
 
 def test_many_tokens_are_thinned(tmp_path):
+    "40,000 tokens: a page of bounded size, in a few seconds, with what was left out said."
     batch = Batch.from_episodes([Episode([Turn(t=t, context_ids=[0], ids=[k % 50 for k in range(50)], logps=[-.5]*50,
-        entropies=[.01*(k % 50) for k in range(50)]) for t in range(8)], group=i//4, outcome=float(i % 2))
-        for i in range(100)])
+        entropies=[.01*(k % 50) for k in range(50)]) for t in range(8)],
+        group=i//4, outcome=float(i % 2)) for i in range(100)])
     began = time.monotonic()
     page = entropy_lab_html(batch)
     assert (len(page) < 250_000 and time.monotonic() - began < 20 and '220 of 40,000 tokens drawn' in page
         and '40,000 tokens' in page and '26 more' in page)
 
 def test_it_loads_without_torch():
+    "The page can be imported where only numbers are looked at."
     code = ('import sys, agentlab.view.entropy_widget; print([m for m in ("plotly", "ipywidgets", "torch", "pandas") '
         'if m in sys.modules])')
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,

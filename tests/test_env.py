@@ -12,19 +12,19 @@ from agentlab.env import (Env, EnvError, GuessNumber, KeyDoor, Step, TextEnv, ch
     load_env, split_of, splits)
 from agentlab.env.keydoor import all_layouts, draw_layout, exits, layout_id, shortest
 from agentlab.env.protocol import canonical, check_seed, random_states
-from later import refuses
 
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**64)
 houses = st.sampled_from([dict(size=2, horizon=8, closed=0), dict(), dict(closed=4, horizon=20),
     dict(size=4, horizon=16, closed=5), dict(size=5, horizon=30, closed=16)])
 games = st.one_of(houses.map(lambda options: KeyDoor(**options)),
-    st.sampled_from([dict(), dict(low=0, high=40), dict(horizon=3)]) .map(lambda options: GuessNumber(**options)))
-texts = st.one_of(
-    st.sampled_from(['go north', 'go south', 'go east', 'go west', 'take key', 'open chest', 'guess 8', 'guess 3']),
-    st.text('gonrthews aku17.\n\0\u00e9\U0001F511', max_size=20))
+    st.sampled_from([dict(), dict(low=0, high=40), dict(horizon=3)])
+    .map(lambda options: GuessNumber(**options)))
+texts = st.one_of(st.sampled_from(['go north', 'go south', 'go east', 'go west', 'take key', 'open chest', 'guess 8',
+    'guess 3']), st.text('gonrthews aku17.\n\0\u00e9\U0001F511', max_size=20))
 
 def play(env, seed, choose, task=None):
+    "All steps of one episode."
     steps = [env.reset(seed, task)]
     while not steps[-1].done: steps.append(env.step(choose(steps[-1])))
     return steps
@@ -99,7 +99,7 @@ def test_expert_always_wins_and_noise_is_seeded(env, seed):
         generator = Random(number)
         return play(env, seed, lambda step: env.expert(.5, generator))
     assert noisy(3) == noisy(3)
-    with refuses('noise needs a generator'): env.expert(.5)
+    with pytest.raises(ValueError, match='noise needs a generator'): env.expert(.5)
 
 @few
 @given(games, seeds)
@@ -120,15 +120,16 @@ def test_tasks_are_distinct_repeatable_and_of_their_split(kind):
             assert seen.setdefault(canonical(task), split) == split
             env.reset(0, task)
         assert len({canonical(task) for task in tasks}) == 100
-    with refuses('n=100000'):
+    with pytest.raises(ValueError, match='n=100000'):
         env.tasks('test', 100_000) if kind is GuessNumber else KeyDoor(size=2, closed=0).tasks('test', 100_000)
-    with refuses('train, demo, test'): env.tasks('valid', 1)
+    with pytest.raises(ValueError, match='train, demo, test'): env.tasks('valid', 1)
 
 def test_nothing_depends_on_the_hash_seed():
     code = ("from agentlab.env import *; import json; e = KeyDoor(); print(json.dumps([e.reset(s).info['state'] for s "
         "in range(20)] + e.tasks('test', 5) + [GuessNumber().reset(s).info['state'] for s in range(9)]))")
-    runs = {subprocess.run([sys.executable, '-c', code], env=dict(os.environ, PYTHONHASHSEED=str(number),
-        PYTHONPATH=os.pathsep.join(sys.path)), capture_output=True, text=True, check=True).stdout for number in (1, 2)}
+    runs = {subprocess.run([sys.executable, '-c', code],
+        env=dict(os.environ, PYTHONHASHSEED=str(number), PYTHONPATH=os.pathsep.join(sys.path)),
+        capture_output=True, text=True, check=True).stdout for number in (1, 2)}
     assert len(runs) == 1 and len(json.loads(runs.pop())) == 34
 
 def test_importing_environments_does_not_import_torch():
@@ -185,7 +186,8 @@ def test_splits_are_disjoint_and_drawn_evenly():
 
 def test_a_success_needs_the_key():
     env = KeyDoor(size=3)
-    env.reset(0, dict(size=3, start='a1', key='b1', chest='a2', closed=[]))
+    house = dict(size=3, start='a1', key='b1', chest='a2', closed=[])
+    env.reset(0, house)
     assert env.step('go south').observation.startswith('You are in a2.')
     assert env.step('open chest').info['invalid']
     for action in ('go north', 'go east', 'take key'): env.step(action)
@@ -196,20 +198,22 @@ def test_a_success_needs_the_key():
 
 @pytest.mark.parametrize('options, message', [(dict(size=1), 'size=.*whole'), (dict(size=27), 'size=.*whole'),
     (dict(size='3'), 'size=.*whole'), (dict(closed=-1), 'closed must'),
-    (dict(size=2, closed=2), 'falls apart'), (dict(horizon=None), 'horizon=.*whole')])
+    (dict(size=2, closed=2), 'falls apart'), (dict(horizon=3), 'horizon=.*whole'),
+    (dict(horizon=None), 'horizon=.*whole'), (dict(split='dev'), 'split must')])
 def test_bad_parameters_of_a_house(options, message):
-    with refuses(message): KeyDoor(**options)
+    with pytest.raises(ValueError, match=message): KeyDoor(**options)
 
-@pytest.mark.parametrize('change, message', [(dict(closed=['a1-c3']), 'which is no door'), (dict(size=4), 'KeyDoor'),
-    (dict(size=None), 'size')])
+@pytest.mark.parametrize('change, message', [(dict(start='b1'), 'three different rooms'), (dict(key='z9'), 'a1 to c3'),
+    (dict(closed=['a1-c3']), 'which is no door'),
+    (dict(closed=['a1-a2', 'a1-b1']), 'cannot be reached'), (dict(size=4), 'KeyDoor'), (dict(size=None), 'size')])
 def test_bad_layouts(change, message):
     house = dict(size=3, start='a1', key='b1', chest='a2', closed=[])
-    with refuses(message): KeyDoor(size=3).reset(0, house | change)
-    with refuses('layout lacks chest'):
+    with pytest.raises(ValueError, match=message): KeyDoor(size=3).reset(0, house | change)
+    with pytest.raises(ValueError, match='layout lacks chest'):
         KeyDoor(size=3).reset(0, {part: value for part, value in house.items() if part != 'chest'})
 
 def test_impossible_house_is_an_error_not_a_loop():
-    with refuses('raise horizon'): draw_layout(Random(0), 6, 0, 3, 'test')
+    with pytest.raises(ValueError, match='raise horizon'): draw_layout(Random(0), 6, 0, 3, 'test')
 
 @pytest.mark.parametrize('seed, error', [(-1, ValueError), ('0', TypeError), (1.5, TypeError), (None, TypeError)])
 def test_bad_seeds(seed, error):
@@ -228,9 +232,10 @@ def test_halving_always_finds_the_number(low, width, seed):
         assert all(step.info['state'][3] <= task['secret'] <= step.info['state'][4] for step in steps)
 
 @pytest.mark.parametrize('options, message', [(dict(low=5, high=6), 'at least 8'), (dict(low=-1), 'at least 8'),
-    (dict(low=1.), 'whole numbers'), (dict(horizon=0), 'horizon=.*whole'), (dict(split='x'), 'split must')])
+    (dict(low=1.), 'whole numbers'), (dict(horizon=0), 'horizon=.*whole'),
+    (dict(split='x'), 'split must')])
 def test_bad_parameters_of_a_guess(options, message):
-    with refuses(message): GuessNumber(**options)
+    with pytest.raises(ValueError, match=message): GuessNumber(**options)
 
 def test_guess_parsing():
     env = GuessNumber()
@@ -343,8 +348,8 @@ def test_load_env_errors(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     assert load_env('my_world:Mine', size=4).size == 4
     for name, message in {'chess': 'known are keydoor, guess', 'my_worlds:Mine': 'no_such_package_anywhere',
-            'my_world:Yours': "has no 'Yours'", '': 'not known'}.items():
-        with refuses(message): load_env(name)
+                          'my_world:Yours': "has no 'Yours'", '': 'not known'}.items():
+        with pytest.raises(ValueError, match=message): load_env(name)
     with pytest.raises(TypeError): load_env('keydoor', rooms=3)
 
 class Named(TextEnv):

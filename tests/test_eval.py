@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentlab.bench.eval import (Interval, bounded, by_chance, by_endpoint, by_expert, keep_episodes, measured, pass_at,
-                                 played, row_of, spoken_game, table)
+    played, row_of, spoken_game, table)
 from agentlab.env import GuessNumber, KeyDoor, Kuhn
 from agentlab.episodes import Episode, Turn
 from agentlab.policy import Calls, tiny_policy
 from agentlab.train import evaluate
-from agentlab.view import open_run
+from agentlab.view.foreign import open_run
 from small import commanded
 
 HOW = dict(tasks=4, samples=2, seed=0, workers=3, format=None, max_turns=64, max_tokens=8, temperature=1.)

@@ -54,7 +54,8 @@ def test_smartsnap_a_game_without_evidence_ends_unshown():
     step = env.reset(3)
     while 'Show it.' not in step.observation: step = env.step(env.env.expert())
     turns = 0
-    while not step.done: step, turns = env.step('go south'), turns + 1
+    while not step.done:
+        step, turns = env.step('go south'), turns + 1
     assert turns == 3 and step.info['columns']['verdict'] == -1 and not step.info['success']
     with pytest.raises(Exception, match='over or was never begun'): env.step('show 1')
 

@@ -1,14 +1,20 @@
 """Sampled and trained log-probabilities in bf16, bit for bit: ragged turns, forks, rows that leave, sizes of
 micro-batches, adapters, checkpointing."""
-import copy, os, pickle, random, subprocess, sys
+import copy
+import os
+import pickle
+import random
+import subprocess
+import sys
 
 import pytest
 import torch
 from transformers import (Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
-                          MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+    MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 from agentlab.episodes import Batch, Episode, Turn
-from agentlab.policy import Policy, TorchSampler, checkpoint_layers, exact, word_tokenizer
+from agentlab.policy import Policy, TorchSampler, exact, word_tokenizer
+from agentlab.policy.core import checkpoint_layers
 from agentlab.policy.exact import EXACT, fewest_rows, settle, weighted_values, why_not
 from agentlab.train.trainer import with_lora
 from later import deferred
@@ -16,14 +22,14 @@ from small import Paying, small_policy, train_small
 
 WORDS = 40
 SIZE = dict(vocab_size=WORDS, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
-            max_position_embeddings=256)
+    max_position_embeddings=256)
 KINDS = dict(
     llama=(LlamaForCausalLM, LlamaConfig, SIZE | dict(num_key_value_heads=2)),
     llama_one_key=(LlamaForCausalLM, LlamaConfig, SIZE | dict(num_key_value_heads=1)),
     qwen3=(Qwen3ForCausalLM, Qwen3Config, SIZE | dict(num_key_value_heads=4, head_dim=16)),
     mistral=(MistralForCausalLM, MistralConfig, SIZE | dict(num_key_value_heads=2, sliding_window=7)),
     gpt2=(GPT2LMHeadModel, GPT2Config, dict(vocab_size=WORDS, n_embd=64, n_layer=2, n_head=4, n_positions=256,
-                                            bos_token_id=0, eos_token_id=0)),
+    bos_token_id=0, eos_token_id=0)),
     gemma2=(Gemma2ForCausalLM, Gemma2Config, SIZE | dict(num_key_value_heads=2, head_dim=16)))
 
 def build(kind, dtype=torch.bfloat16):
@@ -79,7 +85,7 @@ def threads(request):
         yield request.param
     finally: torch.set_num_threads(before)
 
-# ---- sampled is trained
+# ---------------------------------------------------------------- sampled is trained
 
 @pytest.mark.parametrize('adapter', [False, True], ids=['plain', 'adapter'])
 @pytest.mark.parametrize('kind', ['llama', 'llama_one_key', 'qwen3', 'gpt2'])
@@ -125,9 +131,11 @@ def test_checkpointed_and_with_gradients(threads):
     slopes = []
     for on in (False, True):
         checkpoint_layers(policy.model, on)
+        policy.model.zero_grad()
         logp = policy.forward(batch)[0]
         assert torch.equal(logp.detach(), batch.action('sampler_logp'))
-        slopes.append(gradient(logp.sum(), policy.model))
+        logp.sum().backward()
+        slopes.append(torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.requires_grad]))
     assert torch.equal(*slopes)
 
 def test_autocast_does_not_undo_it(threads):
@@ -143,20 +151,22 @@ def test_a_copy_in_another_process_knows_the_attention(tmp_path):
     policy.model.to(torch.bfloat16)
     assert policy.settle()
     (tmp_path/'policy').write_bytes(pickle.dumps(policy))
+    ids = torch.arange(12)[None]
     code = (f'import pickle, sys, torch; policy = pickle.load(open({str(tmp_path/"policy")!r}, "rb"))\n'
-            f'torch.save(policy.model(input_ids=torch.arange(12)[None]).logits, {str(tmp_path/"logits")!r})')
-    subprocess.run([sys.executable, '-c', code], env=os.environ | dict(PYTHONPATH=os.pathsep.join(sys.path)),
-                   check=True, timeout=300)
-    assert torch.equal(torch.load(tmp_path/'logits'), policy.model(input_ids=torch.arange(12)[None]).logits)
+        f'torch.save(policy.model(input_ids=torch.arange(12)[None]).logits, {str(tmp_path/"logits")!r})')
+    there = os.environ | dict(PYTHONPATH=os.pathsep.join(sys.path))
+    subprocess.run([sys.executable, '-c', code], env=there, check=True, timeout=300)
+    with torch.no_grad(): here = policy.model(input_ids=ids).logits
+    assert torch.equal(torch.load(tmp_path/'logits').detach(), here)
 
 def test_a_run_measures_no_gap(threads, tmp_path):
     policy = small_policy(Paying())
     policy.model.to(torch.bfloat16)
     run = train_small(tmp_path/'run', policy=policy, steps=3, group_size=3, lr=1e-2, lora=dict(r=4), minibatches=1,
-                      budget=100)
+        budget=100)
     assert [row['sampler_gap'] for row in run.rows()] == [0.]*3 and all(row['grad_norm'] > 0 for row in run.rows())
 
-# ---- the attention itself
+# ---------------------------------------------------------------- the attention itself
 
 def inputs(dtype=torch.float32, rows=3, heads=6, groups=2, keys=70, width=8):
     torch.manual_seed(0)
@@ -165,7 +175,7 @@ def inputs(dtype=torch.float32, rows=3, heads=6, groups=2, keys=70, width=8):
 def torchs(q, k, v, attn_mask=None, **kw):
     if attn_mask is not None and attn_mask.dtype != torch.bool: attn_mask = attn_mask.double()
     return torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), attn_mask=attn_mask,
-                                                            scale=.3, enable_gqa=True, **kw).transpose(1, 2).to(q.dtype)
+        scale=.3, enable_gqa=True, **kw).transpose(1, 2).to(q.dtype)
 
 @pytest.mark.parametrize('block', [2**20, 2000, 1], ids=['whole', 'blocks', 'smallest'])
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
@@ -200,7 +210,7 @@ def test_memory_of_a_long_context_is_bounded(monkeypatch):
     weighted_values(*inputs(torch.bfloat16, rows=2, keys=3000), None, .3, causal=True)
     assert max(largest) <= max(exact.BLOCK, 8*6*16*3000)
 
-# ---- as transformers calls it
+# ---------------------------------------------------------------- as transformers calls it
 
 def by(model, attention, ask):
     exact.make_known()
@@ -208,16 +218,12 @@ def by(model, attention, ask):
     try: return ask(model)
     finally: model.config._attn_implementation = before
 
-def gradient(loss, model):
-    model.zero_grad()
-    loss.backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
-
 def loss_and_gradient(model, **kw):
+    model.zero_grad()
     ids = torch.arange(120).view(4, 30) * 7 % WORDS
     logits = model(input_ids=ids, use_cache=False, **kw).logits
-    return logits.detach(), gradient(logits.logsumexp(-1)[kw['attention_mask'].bool() if kw else slice(None)].sum(),
-                                     model)
+    logits.logsumexp(-1)[kw['attention_mask'].bool() if kw else slice(None)].sum().backward()
+    return logits.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])
 
 @deferred
 def PADDED():
@@ -231,7 +237,7 @@ def test_gradients_are_those_of_sdpa(kind, given):
     "In float32; mistral's window is shorter than the text."
     model = build(kind, torch.float32)
     (plain, one), (exactly, two) = (by(model, name, lambda m: loss_and_gradient(m, **given))
-                                    for name in ('sdpa', EXACT))
+        for name in ('sdpa', EXACT))
     seen = PADDED.bool() if given else slice(None)
     torch.testing.assert_close(plain[seen], exactly[seen], atol=2e-4, rtol=1e-4)
     assert ((one - two).norm() / one.norm()).item() < 1e-5
@@ -239,28 +245,29 @@ def test_gradients_are_those_of_sdpa(kind, given):
 @pytest.mark.parametrize('kind', ['llama', 'qwen3', 'mistral'])
 def test_a_prefix_that_is_read_once(kind):
     "A shared prefix read with its gradient, its keys repeated for every suffix."
-    def read(model):
+    def gradient(model):
+        model.zero_grad()
         ids = torch.arange(60).view(3, 20) * 11 % WORDS
-        cache = model(input_ids=ids[:1, :12], use_cache=True).past_key_values
+        prefix = model(input_ids=ids[:1, :12], use_cache=True)
+        cache = prefix.past_key_values
         cache.batch_repeat_interleave(3)
-        logits = model(input_ids=ids[:, 12:], past_key_values=cache,
-                       attention_mask=torch.ones(3, 20, dtype=torch.long)).logits
-        return gradient(logits.logsumexp(-1).sum(), model)
+        model(input_ids=ids[:, 12:], past_key_values=cache,
+            attention_mask=torch.ones(3, 20, dtype=torch.long)).logits.logsumexp(-1).sum().backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
     model = build(kind, torch.float32)
-    one, two = (by(model, name, read) for name in ('sdpa', EXACT))
+    one, two = (by(model, name, gradient) for name in ('sdpa', EXACT))
     assert ((one - two).norm() / one.norm()).item() < 1e-5
 
-# ---- on, off, refused
+# ---------------------------------------------------------------- on, off, refused
 
 def test_float32_is_left_alone(threads):
     policy = policy_of('llama')
-    def off(): return not policy.settle() and policy.model.config._attn_implementation == 'sdpa'
     policy.model.float()
-    assert off()
+    assert not policy.settle() and policy.model.config._attn_implementation == 'sdpa'
     policy.model.to(torch.bfloat16)
     assert policy.settle() and copy.deepcopy(policy).settle()
     policy.exact = False
-    assert off()
+    assert not policy.settle() and policy.model.config._attn_implementation == 'sdpa'
     policy.exact = True
     policy.model.float()
     assert policy.settle() and gap(policy, ragged(policy)) < 1e-5
@@ -277,9 +284,9 @@ def test_soft_caps_are_left_alone(threads):
 @pytest.mark.parametrize('fault, says', [
     (dict(fewest_rows=lambda model: None), 'depends here on how many rows'),
     (dict(weighted_values=lambda q, k, v, mask, scale, causal: weighted_values(q, k, v, mask, 3*scale, causal)),
-     'its own attention computes something else'),
+    'its own attention computes something else'),
     (dict(weighted_values=lambda q, k, v, mask, scale, causal: weighted_values(
-        q, k, v, mask, scale*(1 + len(q)/50), causal)), 'which rows are computed together'),
+    q, k, v, mask, scale*(1 + len(q)/50), causal)), 'which rows are computed together'),
 ])
 def test_what_does_not_hold_is_refused(fault, says, monkeypatch, threads):
     for name, function in fault.items(): monkeypatch.setattr(exact, name, function)
@@ -301,7 +308,7 @@ def test_the_sampler_fills_up_its_calls(monkeypatch, threads):
     from agentlab.policy import sampler as of
     policy, seen = policy_of('llama'), []
     policy.model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(kwargs['input_ids'].numel()),
-                                           with_kwargs=True)
+        with_kwargs=True)
     one = policy.sampler().sample([[7, 8, 9]], 5, seeds=[1])[0]
     monkeypatch.setattr(of, 'fewest_rows', lambda model: 13)
     del seen[:]
@@ -316,7 +323,7 @@ def test_a_sampler_by_itself_takes_the_model_as_it_is(threads):
     TorchSampler(model).sample([[1, 2]], 2)
     assert model.config._attn_implementation == EXACT
 
-# ---- the real model
+# ---------------------------------------------------------------- the real model
 
 @pytest.mark.lm
 @pytest.mark.long

@@ -10,11 +10,11 @@ from hypothesis import given, settings, strategies as st
 from agentlab.env import KeyDoor, check_env
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy import tiny_policy
-from agentlab.replay.experience import (Clusters, Experienced, Library, Tipped, bare, clean, duplicate, failings,
-    strategies, tip_text, zones)
-from agentlab.replay.written_rules import (Advised, Ruled, advice, apply_plan, asked, check_plan, check_texts,
-    evidence, keydoor_names, load_library, patterns, propose, read_json, read_rule, render, save_library, training_free,
-    undecided, write_rule)
+from agentlab.replay.experience import (Clusters, Experienced, Library, Tipped, bare, clean, duplicate,
+    failings, likeness, strategies, tip_text, zones)
+from agentlab.replay.written_rules import (Advised, Ruled, advice, apply_plan, asked, check_plan, check_texts, evidence,
+    keydoor_names, load_library, patterns, propose, read_json, read_rule, render,
+    save_library, training_free, undecided, write_rule)
 from agentlab.rollout import play
 from later import deferred
 from small import Paying, finish, fork, same_run, small_policy, train_small
@@ -24,8 +24,8 @@ text = st.text(st.characters(codec='utf-8'), max_size=60)
 levels = deferred(lambda: [level for zone in zones.values() for level in zone])
 any_episode = st.builds(lambda pairs, outcome, truncated, bad: Episode(
     [Turn(t, o, a, invalid=t in bad) for t, (o, a) in enumerate(pairs)], outcome=outcome, truncated=truncated),
-    st.lists(st.tuples(text, text), max_size=5), st.sampled_from([0., .3, .5, .9, 1., -2.]), st.booleans(),
-    st.sets(st.integers(0, 4)))
+    st.lists(st.tuples(text, text), max_size=5), st.sampled_from([0., .3, .5, .9, 1., -2.]),
+    st.booleans(), st.sets(st.integers(0, 4)))
 
 # ---- text
 
@@ -65,6 +65,12 @@ def test_clusters_follow_the_rule(texts, limit):
         places.place(said)
         assert [[c.text, c.members] for c in places.all.values()] == model
         assert sum(map(len, places.index.values())) == len(places) <= limit
+
+def test_ghosts_of_the_release_grow_without_limit():
+    sound, released = Clusters(limit=2), Clusters(limit=2, faithful=True)
+    for i in range(30):
+        for places in (sound, released): places.place(f'place {i*1111}', 'task')
+    assert (len(sound.index), len(released.index)) == (2, 30) and len(released) == 2
 
 def test_tasks_do_not_share_places():
     places = Clusters()
@@ -218,10 +224,10 @@ def test_a_run_with_a_library_is_resumed(tmp_path):
 
 # ---- Training-Free GRPO
 
-entries = st.lists(st.fixed_dictionaries({},
-    optional=dict(operation=st.sampled_from(['ADD', 'UPDATE', 'DELETE', 'NONE', 'update', None]), id=st.sampled_from(
-    ['G0', 'G1', 'G2', 'G9', '2', '3', '', None]), content=st.sampled_from(['', ' ', 'a', 'b', 'c', None]))),
-    max_size=8)
+entries = st.lists(st.fixed_dictionaries(
+    {}, optional=dict(operation=st.sampled_from(['ADD', 'UPDATE', 'DELETE', 'NONE', 'update', None]),
+    id=st.sampled_from(['G0', 'G1', 'G2', 'G9', '2', '3', '', None]),
+    content=st.sampled_from(['', ' ', 'a', 'b', 'c', None]))), max_size=8)
 
 @given(entries, st.integers(0, 3), st.booleans())
 @quick
@@ -281,10 +287,11 @@ def test_counts_against_a_loop():
     for said in library.values(): assert write_rule(read_rule(said)) == said
     assert {read_rule(said).action for said in library.values()} >= {'open chest'}
 
-replies = st.one_of(st.none(), st.integers(), st.binary(max_size=20),
-    text, st.just('['*3000), st.just('{"a":'*2000), st.just('x'*50_000), st.just('[1e999, NaN]'), st.recursive(st.none()
-    | st.integers() | text | st.just('<script>alert(1)</script><|im_end|>'), lambda x: st.lists(x, max_size=4)
-    | st.dictionaries(st.sampled_from(['operation', 'id', 'content', 'x']), x, max_size=4)).map(json.dumps))
+replies = st.one_of(st.none(), st.integers(), st.binary(max_size=20), text, st.just('['*3000), st.just('{"a":'*2000),
+    st.just('x'*50_000), st.just('[1e999, NaN]'),
+    st.recursive(st.none() | st.integers() | text | st.just('<script>alert(1)</script><|im_end|>'),
+    lambda x: st.lists(x, max_size=4) | st.dictionaries(st.sampled_from(
+    ['operation', 'id', 'content', 'x']), x, max_size=4)).map(json.dumps))
 
 @given(st.lists(replies, min_size=1, max_size=4), st.integers(0, 10**6))
 @quick
@@ -322,8 +329,8 @@ def test_material_is_marked_as_material():
     assert heard and all([m['role'] for m in messages] == ['system', 'user'] for messages in heard)
     assert all('<|' not in m['content'] and len(m['content']) < 25_000 for messages in heard for m in messages)
 
-@pytest.mark.parametrize('plan',
-    [None, 3, {}, [[]], [dict(operation='RUN', content='x')], [dict(content=1)], [dict(id=2, content='x')], [{}]*33])
+@pytest.mark.parametrize('plan', [None, 3, {}, [[]], [dict(operation='RUN', content='x')], [dict(content=1)],
+    [dict(id=2, content='x')], [{}]*33])
 def test_a_plan_is_checked(plan):
     with pytest.raises(ValueError): check_plan(plan)
 
@@ -343,6 +350,9 @@ def test_refused_advice_is_not_repeated():
     assert (first.info['invalid'] and first.info['columns'] == dict(advised=1.) and not second.info['invalid']
         and second.info['columns'] == dict(advised=0.))
 
+def test_likeness_is_bounded():
+    assert 0 <= likeness('x'*10**5, 'y'*10**5) <= 1 and likeness('', '') == 1.
+
 # ---- a policy that reads
 
 house = deferred(lambda: KeyDoor(size=2, closed=0, horizon=5))
@@ -354,6 +364,7 @@ def chance(policy, world, seed, action):
     return policy.logprobs(Batch.from_episodes([Episode([turn])]))[0].sum().item()
 
 def test_slea_start_reads():
+    "After a few updates with tips a named action is likelier than it was, and than behind a tip that names another."
     policy = tiny_policy(Tipped(house), steps=60, episodes=16, pool=256, noise=.2, progress=False)
     def told(action):
         library = Library(warm_up=0, least=1)
@@ -384,6 +395,7 @@ def test_slea_tips_are_right_and_wrong():
 RULES = {'G0': 'After "You are in A. Key A." do "take key" (won 9, lost 1; otherwise won 0, lost 5)'}
 
 def test_tf_grpo_rules_in_the_prompt():
+    "The rules stand before the first observation and nowhere else; without rules nothing does."
     policy = small_policy(Ruled(Paying(), RULES))
     def read(library):
         game, = play(policy, Ruled(Paying(), library), [0], max_tokens=2)

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from agentlab.env import GuessNumber
-from agentlab.policy import Conversation, Policy, opened, tiny_policy
+from agentlab.policy import Conversation, opened, tiny_policy
+from agentlab.policy.core import Policy
 from agentlab.policy.export import export_run, in_float32, plain_model, write_merged
 from agentlab.train.trainer import with_lora
 from later import deferred
@@ -58,7 +59,7 @@ def test_a_fault_leaves_no_folder(tmp_path, monkeypatch):
 def test_all_weights_are_written_as_they_are(tmp_path):
     assert write_merged(BASE, tmp_path/'out') == 0
     assert all(torch.equal(one, other) for one, other in zip(plain_model(tmp_path/'out').parameters(),
-                                                             in_float32(BASE.model).parameters()))
+        in_float32(BASE.model).parameters()))
 
 def test_what_is_refused(tmp_path):
     BASE.save_pretrained(tmp_path/'run'/'policy')
@@ -109,7 +110,7 @@ def test_a_talk_is_appended_to():
 def test_pieces_are_what_the_whole_is():
     policy = learned()
     found = {piece: list(Conversation(policy, temperature=0., max_tokens=9, piece=piece).reply('Guess a number .'))
-             for piece in (1, 2, 9)}
+        for piece in (1, 2, 9)}
     assert len({''.join(pieces) for pieces in found.values()}) == 1 and len(found[1]) > len(found[9])
 
 def test_no_half_characters():

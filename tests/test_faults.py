@@ -53,6 +53,7 @@ def test_won_games_have_no_tags():
     assert 'refused' in set(tagged([e]).tag)
 
 def test_kept_actions_lead_where_they_led(house, novice):
+    "The record of a whole game, replayed, is the same game."
     games = by(novice, house, lambda game: game.env.expert(), house.tasks('test', 3))
     assert all(e.success for e in games)
     ends = [(i, len(e.turns) - 1) for i, e in enumerate(games)]
@@ -78,6 +79,7 @@ def test_a_world_with_dice_cannot_be_told(house, novice):
     assert not math.isnan(replayed(novice, house, games, [(0, 1)], None, seeds=[3], **HOW)[0])
 
 def test_the_column_stays_with_what_is_learned_from(house, novice):
+    "Games with marked faults are trained on as they were: the mark changes no advantage."
     games = play(novice, house, [0], 4, house.tasks('test', 1), **HOW)
     before = Batch.from_episodes(games)
     roots(novice, house, games, tagged(games)[:4], tries=1, **HOW)

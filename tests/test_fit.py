@@ -50,8 +50,9 @@ def off_by(model, config, s):
     assert there == m.weights + m.adapter
     return (m.weights + m.adapter + m.phases['learning'])/peak
 
-@pytest.mark.parametrize('shape, lora, checkpointing, budget, length, said', [('qwen2', 0, False, 256, 64, .5),
-    ('untied', 8, True, 512, 128, .25), ('qwen3', 8, False, 1024, 256, .5), ('llama', 0, True, 512, 512, .9)])
+@pytest.mark.parametrize('shape, lora, checkpointing, budget, length, said', [
+    ('qwen2', 0, False, 256, 64, .5), ('untied', 8, True, 512, 128, .25), ('qwen3', 8, False, 1024, 256, .5),
+    ('llama', 0, True, 512, 512, .9)])
 def test_the_prediction_is_the_measured_peak(shape, lora, checkpointing, budget, length, said):
     s = CPU(lora=lora, checkpointing=checkpointing, budget=budget, length=length, said=said)
     assert off_by(real(SHAPES[shape]), SHAPES[shape], s) == pytest.approx(1, abs=.05)
@@ -99,8 +100,8 @@ def test_the_cache_is_exact(shape):
     sampler.sample([[1, 2, 3]], 2)
     assert sampler.cache.token_bytes == fit.token_bytes(blank(SHAPES[shape], torch.float32))
 
-@pytest.mark.parametrize('name',
-    ['Qwen/Qwen2.5-1.5B-Instruct', 'Qwen/Qwen3-0.6B', 'Qwen/Qwen3-8B', 'meta-llama/Llama-3.2-3B-Instruct'])
+@pytest.mark.parametrize('name', ['Qwen/Qwen2.5-1.5B-Instruct', 'Qwen/Qwen3-0.6B', 'Qwen/Qwen3-8B',
+    'meta-llama/Llama-3.2-3B-Instruct'])
 def test_known_models_have_the_published_number_of_parameters(name):
     assert blank(name).num_parameters() == fit.KNOWN[name][1]
 
@@ -108,8 +109,8 @@ def test_two_layers_and_three_say_what_all_say():
     config = SHAPES['untied'] | dict(num_hidden_layers=9)
     for changes in (dict(lora=8), dict(lora=0, checkpointing=False), dict(lora=8, quantise=True)):
         s = CPU(**changes, budget=256, length=128)
-        assert fit.learning(fit.prepared(config, s)[0],
-            s) == fit.tally(fit.learn_on_paper(fit.prepared(config, s)[0], s))
+        assert fit.learning(fit.prepared(config,
+            s)[0], s) == fit.tally(fit.learn_on_paper(fit.prepared(config, s)[0], s))
 
 def test_peft_has_the_same_adapter():
     from peft import LoraConfig, get_peft_model
@@ -134,7 +135,7 @@ def test_a_run_that_does_not_fit_is_refused_before_it_begins():
 def test_bad_input_is_refused(monkeypatch):
     def unreachable(name, **how): raise OSError('no network')
     for wrong in (dict(lora=-1), dict(budget=0), dict(said=0.), dict(precision='fp16'), dict(quantise=True, lora=0),
-            dict(rows=True)):
+                  dict(rows=True)):
         with pytest.raises(ValueError): Settings(**wrong)
     with monkeypatch.context() as offline:
         offline.setattr('transformers.AutoConfig.from_pretrained', unreachable)

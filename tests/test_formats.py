@@ -1,6 +1,8 @@
 """Three ways to act: what is read is what was said, on ids and on text alike; what cannot be read is answered;
 sampled ids are trained ids."""
-import copy, json, random, time
+import json
+import random
+import time
 from functools import cache
 
 import pytest
@@ -13,10 +15,10 @@ from agentlab.env.isolation import Isolated
 from agentlab.episodes import ACTION, CALL, MARKUP, OTHER, THOUGHT, Batch
 from agentlab.policy import Chat, Completion, Policy, tiny_model
 from agentlab.policy.core import word_tokenizer
-from agentlab.policy.formats import (Call, Calls, Plain, Spoken, Thinking, acted, codes_of, hermes, message, plan,
-    spell, takes_tools, wordwise, xml)
+from agentlab.policy.formats import (Call, Calls, Plain, Spoken, Thinking, acted, codes_of, hermes, message,
+    plan, spell, takes_tools, wordwise, xml)
 from agentlab.rollout import play
-from later import deferred, refuses
+from later import deferred
 
 TAGS = ['<think>', '</think>', '<tool_call>', '</tool_call>']
 SEARCH = tuple(HopSearch.tools)
@@ -31,10 +33,8 @@ def words():
     return word_tokenizer([*TAGS, *GuessNumber().vocabulary(),
         *'hm the key is up there The thought did not end'.split(), '.', '{', '}', '"', ':'])
 
-def speaker(tokenizer, context=512, **how):
-    return Policy(tiny_model(len(tokenizer), context, hidden=16, layers=1), tokenizer, **how)
-
-def policy(**chat): return speaker(words(), chat=Chat(words(), **chat))
+def policy(**chat):
+    return Policy(tiny_model(len(words()), 512, hidden=16, layers=1), words(), chat=Chat(words(), **chat))
 
 class Script:
     "A sampler that says what it is told to."
@@ -42,31 +42,36 @@ class Script:
         self.tokenizer, self.texts, self.given, self.said, self.end = tokenizer or words(), list(texts), [], [], end
     def sync(self, policy): pass
     def sample(self, contexts, max_tokens, stop=(), **how):
-        self.given += map(list, contexts)
-        new = [(self.tokenizer.encode(self.texts.pop(0), add_special_tokens=False) + [*stop[:1]]*self.end)[:max_tokens]
-            for _ in contexts]
-        self.said += new
-        return [Completion(ids, [-1.]*len(ids), [1.]*len(ids), 'stop') for ids in new]
+        found = []
+        for context in contexts:
+            text = self.texts.pop(0)
+            ids = self.tokenizer.encode(text, add_special_tokens=False) + ([stop[0]] if self.end else [])
+            self.given.append(list(context))
+            self.said.append(ids[:max_tokens])
+            found.append(Completion(ids[:max_tokens], [-1.]*len(ids[:max_tokens]), [1.]*len(ids[:max_tokens]), 'stop'))
+        return found
 
 GAME = dict(tasks=[dict(low=1, high=16, secret=2)], max_turns=4)
 
-def said(*texts, format, end=True, by=None, **how):
+def said(*texts, format, end=True, **how):
     "One game of the script, and its sampler."
-    by = by or policy()
-    script = Script(*texts, tokenizer=by.tokenizer, end=end)
-    episode, = play(by, GuessNumber(), [0], sampler=script, format=format, **GAME | dict(max_turns=len(texts)) | how)
+    script = Script(*texts, end=end)
+    episode, = play(policy(), GuessNumber(), [0], sampler=script, format=format,
+        **GAME | dict(max_turns=len(texts)) | how)
     return episode, script
 
 # ---- reading: text alone
 
 NASTY = st.lists(st.one_of(st.sampled_from([*TAGS, '<tool_call>{"name": "search", "arguments": {"relation": "mentor", '
-    '"name": "Bora Tel"}}</tool_call>', '{"name": "guess", "arguments": {"number": 7}}', '<function=guess>',
-    '</function>', '<parameter=number>', '</parameter>', '{', '}', '[', '"', '\\', '\\u', 'NaN', '1e999', '\x00',
-    '\ud7ff', '<|im_end|>', '</thi', '<tool_', 'guess 7', ' ', '\n']), st.text(max_size=12)), max_size=30).map(''.join)
+    '"name": "Bora Tel"}}</tool_call>', '{"name": "guess", "arguments": {"number": 7}}',
+    '<function=guess>', '</function>', '<parameter=number>', '</parameter>', '{', '}', '[', '"', '\\', '\\u', 'NaN',
+    '1e999', '\x00', '\ud7ff', '<|im_end|>', '</thi', '<tool_', 'guess 7', ' ', '\n']), st.text(max_size=12)),
+    max_size=30).map(''.join)
 
 @settings(max_examples=400, deadline=None)
 @given(NASTY, st.booleans(), st.sampled_from([None, *STYLES]), st.booleans())
 def test_hostile_text_is_read(text, opened, style, thinks):
+    "Never an exception; spans inside the text; at most so many actions; errors of bounded length."
     how = Thinking() if style is None else Calls(STYLES[style], thinks=Thinking() if thinks else None,
         tools=SEARCH + GUESS)
     found = how.read(text, opened)
@@ -78,10 +83,11 @@ def test_hostile_text_is_read(text, opened, style, thinks):
     requests = plan(found, GuessNumber(), SEARCH + GUESS)
     assert sum(isinstance(x, tuple) for x in requests) >= 1 and isinstance(acted(requests), str)
 
-@pytest.mark.parametrize('text',
-    ['<tool_call>'*20_000, '<tool_call>{"a": "'*5_000, '['*100_000, '<tool_call>' + '{"a":'*50_000, '<think>'*50_000
-    + '</think>'*50_000, '<tool_call><function=guess>' + '<parameter=number>'*20_000, '<tool_call>{"name": '
-    '"guess", "arguments": {"number": ' + '9'*50_000 + '}}</tool_call>', '{"name": "' + ' '*200_000], ids=range(8))
+@pytest.mark.parametrize('text', ['<tool_call>'*20_000, '<tool_call>{"a": "'*5_000, '['*100_000,
+    '<tool_call>' + '{"a":'*50_000, '<think>'*50_000 + '</think>'*50_000,
+    '<tool_call><function=guess>' + '<parameter=number>'*20_000, '<tool_call>{"name": '
+    '"guess", "arguments": {"number": ' + '9'*50_000 + '}}</tool_call>',
+    '{"name": "' + ' '*200_000], ids=range(8))
 @pytest.mark.parametrize('style', STYLES)
 def test_long_hostile_text_takes_no_time(text, style):
     start = time.process_time()
@@ -109,11 +115,11 @@ def test_xml_calls_come_back(value, number):
     assert how.read(how.write(call)).actions == [call]
 
 def test_the_schema_tells_a_number_from_a_text():
-    how, text = Calls(xml, tools=GUESS), Calls(xml, tools=GUESS).write('guess 7')
-    assert how.read(text).actions == [Call('guess', dict(number=7))]
+    text = Calls(xml, tools=GUESS).write('guess 7')
+    assert Calls(xml, tools=GUESS).read(text).actions == [Call('guess', dict(number=7))]
     as_text = (tool('guess', 'Guess.', number='the number'),)
     assert Calls(xml, tools=as_text).read(text).actions == [Call('guess', dict(number='7'))]
-    assert 'must be of type integer' in how.read(text.replace('7', 'seven')).actions[0].error
+    assert 'must be of type integer' in Calls(xml, tools=GUESS).read(text.replace('7', 'seven')).actions[0].error
 
 WRONG = {  # reply -> what the model reads
     'I would search.': 'No tool was called',
@@ -145,9 +151,10 @@ def test_arguments_inside_a_string_are_read_once_more():
     assert Calls(tools=SEARCH).read(text).actions == [Call('answer', dict(name='Bora Tel'))]
 
 def test_a_call_inside_a_thought_is_a_thought():
-    call, how = Calls(tools=GUESS).write('guess 7'), Calls(thinks=Thinking(), tools=GUESS)
-    assert how.read(f'<think>{call}</think>').error
-    assert how.read(f'<think>{call}</think>{call}').actions == [Call('guess', dict(number=7))]
+    call = Calls(tools=GUESS).write('guess 7')
+    assert Calls(thinks=Thinking(), tools=GUESS).read(f'<think>{call}</think>').error
+    assert (Calls(thinks=Thinking(), tools=GUESS).read(f'<think>{call}</think>{call}').actions
+        == [Call('guess', dict(number=7))])
 
 # ---- ids and text agree
 
@@ -184,13 +191,13 @@ def byte_tokenizer():
 @given(SAID, st.booleans(), st.randoms(use_true_random=False))
 def test_parts_of_ids_and_of_text_agree_in_bytes(text, calls, chance):
     "Markers of several tokens, characters of several tokens, and ids that no tokenizer would choose."
-    one = byte_tokenizer()
     pieces = [text[i:i + 1 + chance.randrange(6)] for i in range(0, len(text), 3)]
-    whole = one.encode(text, add_special_tokens=False)
-    apart = [i for piece in pieces for i in one.encode(piece, add_special_tokens=False)]
+    whole = byte_tokenizer().encode(text, add_special_tokens=False)
+    apart = [i for piece in pieces for i in byte_tokenizer().encode(piece, add_special_tokens=False)]
     for ids in (whole, apart):
-        agree(one, ids + [one.eos_token_id], Calls(thinks=Thinking(), tools=GUESS) if calls else Thinking())
-    assert spell(one, whole).text == one.decode(whole)
+        agree(byte_tokenizer(), ids + [byte_tokenizer().eos_token_id], Calls(thinks=Thinking(), tools=GUESS) if calls
+            else Thinking())
+    assert spell(byte_tokenizer(), whole).text == byte_tokenizer().decode(whole)
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 339), max_size=40))
@@ -204,14 +211,17 @@ def test_a_marker_of_one_token_is_that_id_alone():
     "The same letters from other ids are text, as they are for the model."
     tokenizer = byte_tokenizer()
     ids = tokenizer.encode('<think>x', add_special_tokens=False)
+    assert spell(tokenizer, ids, ('<think>',)).marks == [(0, 7, '<think>')]
+    import copy
     other = copy.deepcopy(tokenizer)
     other.add_tokens(['<think>'])
-    for one, said, marks in ((tokenizer, ids, 1), (other, ids, 0), (other, other.encode('<think>x'), 1)):
-        assert spell(one, said, ('<think>',)).marks == [(0, 7, '<think>')]*marks
+    assert spell(other, ids, ('<think>',)).marks == []
+    assert spell(other, other.encode('<think>x'), ('<think>',)).marks == [(0, 7, '<think>')]
 
 # ---- play: parts, actions, errors, budgets
 
 def test_plain_stays_as_it_was():
+    "No column, equal numbers, with the format or without one."
     one, two = (said('guess 3', 'guess 2', format=f)[0] for f in (None, Plain()))
     for e in (one, two):
         assert 'part' not in Batch.from_episodes([e]).tokens and [t.acted for t in e.turns] == [None, None]
@@ -220,21 +230,22 @@ def test_plain_stays_as_it_was():
 def test_a_thought_and_an_action():
     episode, script = said('<think> the key is up </think> guess 3', 'guess 2', format=Thinking())
     assert [t.acted for t in episode.turns] == ['guess 3', 'guess 2'] and episode.success
-    assert episode.turns[0].parts == [MARKUP, *[THOUGHT]*4, MARKUP, ACTION, ACTION, MARKUP]
+    assert episode.turns[0].parts == [MARKUP, THOUGHT, THOUGHT, THOUGHT, THOUGHT, MARKUP, ACTION, ACTION, MARKUP]
     assert 'the key' in episode.turns[0].text
     assert words().decode(script.given[1]).count('the key is up') == 1  # the thought stays in the context
 
 def test_a_thought_that_never_ends_is_answered():
-    episode, _ = said('<think> hm hm hm', 'guess 2', format=Thinking())
-    first, second = episode.turns
+    episode, script = said('<think> hm hm hm', 'guess 2', format=Thinking())
+    first = episode.turns[0]
     assert first.invalid and first.acted == '' and set(first.parts) == {MARKUP, THOUGHT}
-    assert 'The thought did not end' in second.observation and 'Nothing happens.' in second.observation
-    assert not second.invalid and episode.success
+    assert ('The thought did not end' in episode.turns[1].observation
+        and 'Nothing happens.' in episode.turns[1].observation)
+    assert not episode.turns[1].invalid and episode.success
 
 def test_budgets_of_thought_and_action():
     for text, kept in (('<think> hm hm hm hm hm hm </think> guess 3', '<think>hm hm hm'),
-            ('<think> hm </think> guess 3 guess 3 guess 3', '<think>hm</think>guess 3'),
-            ('guess 3 guess 3', 'guess 3')):
+                       ('<think> hm </think> guess 3 guess 3 guess 3', '<think>hm</think>guess 3'),
+                       ('guess 3 guess 3', 'guess 3')):
         episode, script = said(text, format=Thinking(tokens=4), max_tokens=2, end=False)
         turn, = episode.turns
         assert spell(words(), turn.ids, ('<think>', '</think>')).text == kept
@@ -242,18 +253,23 @@ def test_budgets_of_thought_and_action():
             and turn.ids == script.said[0][:len(turn.ids)])
 
 def test_a_budget_that_ends_inside_a_marker_of_several_tokens():
-    speaks = speaker(byte_tokenizer())
-    whole = len(speaks.tokenizer.encode('<think>go</think>', add_special_tokens=False))
-    for tokens in range(whole - 4, whole + 1):
-        episode, _ = said('<think>go</think>guess 2', format=Thinking(tokens=tokens), by=speaks)
+    tokenizer = byte_tokenizer()
+    script = Script('<think>go</think>guess 2', 'guess 2', tokenizer=tokenizer)
+    whole = tokenizer.encode('<think>go</think>', add_special_tokens=False)
+    speaks = Policy(tiny_model(len(tokenizer), 512, hidden=16, layers=1), tokenizer)
+    for tokens in range(len(whole) - 4, len(whole) + 1):
+        script = Script('<think>go</think>guess 2', tokenizer=tokenizer)
+        episode, = play(speaks, GuessNumber(), [0], sampler=script, format=Thinking(tokens=tokens),
+            **GAME | dict(max_turns=1))
         turn, = episode.turns
-        assert (len(turn.parts) == len(turn.ids) and turn.invalid == (tokens < whole)
-            and episode.success == (tokens >= whole))
+        assert (len(turn.parts) == len(turn.ids) and turn.invalid == (tokens < len(whole))
+            and episode.success == (tokens >= len(whole)))
 
 def test_a_thought_closed_by_force():
     "The marker is context that nobody sampled; the action is sampled behind it, with ids of its own."
     episode, script = said('<think> hm hm hm hm', 'guess 2', format=Thinking(tokens=4, close=True), max_turns=1)
-    (turn,), closing = episode.turns, words().encode('</think>')
+    turn, = episode.turns
+    closing = words().encode('</think>')
     assert turn.inserted == (4, closing) and turn.acted == 'guess 2' and episode.success and not turn.invalid
     assert (turn.ids == script.said[0][:4] + script.said[1]
         and turn.parts == [MARKUP, THOUGHT, THOUGHT, THOUGHT, ACTION, ACTION, MARKUP])
@@ -264,20 +280,25 @@ def test_a_thought_closed_by_force():
         and (batch.tokens.part[batch.tokens.turn < 0] == -1).all())
 
 def test_a_forced_turn_is_in_the_next_context(tmp_path):
-    episode, script = said('<think> hm hm hm hm', 'guess 3', 'guess 2', format=Thinking(tokens=4, close=True))
+    script = Script('<think> hm hm hm hm', 'guess 3', 'guess 2')
+    episode, = play(policy(), GuessNumber(), [0], sampler=script, format=Thinking(tokens=4, close=True), **GAME)
     batch = Batch.from_episodes([episode])
     assert len(batch.rows) == 1 and batch.tokens.id.tolist() == script.given[2] + script.said[2]
     back = Batch.load(batch.save(tmp_path/'x.parquet'))
     assert back.tokens.part.equal(batch.tokens.part) and back.tokens.turn.equal(batch.tokens.turn)
 
 def test_a_thought_that_the_prompt_begins():
-    begins, start = copy.deepcopy(byte_tokenizer()), "<|im_start|>assistant\\n"
-    assert f"'{start}'" in begins.chat_template
-    begins.chat_template = begins.chat_template.replace(f"'{start}'", f"'{start}<think>\\n'")
-    speaks = speaker(begins, chat=Chat(begins, rewrites=True))
+    tokenizer = byte_tokenizer()
+    import copy
+    begins = copy.deepcopy(tokenizer)
+    begins.chat_template = tokenizer.chat_template.replace("'<|im_start|>assistant\\n'",
+        "'<|im_start|>assistant\\n<think>\\n'")
+    assert begins.chat_template != tokenizer.chat_template
+    speaks = Policy(tiny_model(len(begins), 512, hidden=16, layers=1), begins, chat=Chat(begins, rewrites=True))
     assert speaks.chat.render([dict(role='user', content='x')], prompt=True).endswith('<think>\n')
     for text, wanted in (('hm</think>guess 2', 'guess 2'), ('guess 2', '')):
-        episode, _ = said(text, format=Thinking(tokens=32), by=speaks)
+        episode, = play(speaks, GuessNumber(), [0], sampler=Script(text, tokenizer=begins), format=Thinking(tokens=32),
+            **GAME | dict(max_turns=1))
         assert episode.turns[0].acted == wanted and episode.turns[0].parts[0] == THOUGHT
 
 def test_several_calls_in_a_turn():
@@ -333,38 +354,47 @@ class Kit(TextEnv):
 
 @pytest.mark.parametrize('around', [lambda env: env, lambda env: Isolated(env, limit=20.)], ids=['here', 'isolated'])
 def test_an_environment_may_take_the_call_itself(around):
-    speaks = speaker(byte_tokenizer(), 1024)
-    text = Calls(tools=tuple(Kit.tools)).write(Call('note', dict(text='a {} </tool_call>', times=2)))
-    episode, = play(speaks, around(Kit()), [0], sampler=Script(text + text, text, tokenizer=speaks.tokenizer),
-        format=Calls(native=False), max_tokens=200, max_turns=2)
+    tokenizer = byte_tokenizer()
+    speaks = Policy(tiny_model(len(tokenizer), 1024, hidden=16, layers=1), tokenizer)
+    how = Calls(native=False)
+    write = Calls(tools=tuple(Kit.tools)).write
+    text = write(Call('note', dict(text='a {} </tool_call>', times=2)))
+    script = Script(text + text, text, tokenizer=tokenizer)
+    episode, = play(speaks, around(Kit()), [0], sampler=script, format=how, max_tokens=200, max_turns=2)
     assert ([t.reward for t in episode.turns] == [4., 2.] and [t.cost for t in episode.turns] == [2., 1.]
         and episode.turns[1].observation == 'noted 17\nnoted 17')
 
 @pytest.mark.parametrize('name', [*envs])
 def test_every_environment_refuses_an_empty_action(name):
+    "What a reply without an action comes to."
     env = envs[name]()
     env.reset(0)
     assert env.step('').info['invalid']
 
 def test_parts_go_with_branches_and_windows():
     from agentlab.rollout import branching
-    batch = Batch.from_episodes(branching.arpo(policy(), GuessNumber(), [0, 1], 4, initial=1, threshold=2.,
-        format=Thinking(tokens=6), max_tokens=4, max_turns=3))
+    learner = policy()
+    how = dict(format=Thinking(tokens=6), max_tokens=4, max_turns=3)
+    episodes = branching.arpo(learner, GuessNumber(), [0, 1], 4, initial=1, threshold=2., **how)
+    batch = Batch.from_episodes(episodes)
     copied = batch.turns.origin != torch.arange(len(batch.turns))
     assert copied.any()
     for turn in copied.nonzero()[:, 0].tolist():
         mine, first = (batch.action('part')[batch.action_turn == k] for k in (turn, int(batch.turns.origin[turn])))
         assert mine.equal(first)
-    with refuses('close'):
-        branching.arpo(policy(), GuessNumber(), [0], 2, format=Thinking(close=True))
+    with pytest.raises(ValueError, match='close'):
+        branching.arpo(learner, GuessNumber(), [0], 2, format=Thinking(close=True))
 
 # ---- learning
 
-@pytest.mark.parametrize('format',
-    [None, deferred(lambda: Thinking(tokens=6)), deferred(lambda: Thinking(tokens=6, close=True)),
-    deferred(lambda: Calls(wordwise)), deferred(lambda: Calls(wordwise, thinks=Thinking(tokens=6)))],
+@pytest.mark.parametrize('format', [None, deferred(lambda: Thinking(tokens=6)),
+    deferred(lambda: Thinking(tokens=6, close=True)),
+    deferred(lambda: Calls(wordwise)),
+    deferred(lambda: Calls(wordwise, thinks=Thinking(tokens=6)))],
     ids=['plain', 'thinking', 'closed', 'calls', 'both'])
 def test_sampled_ids_are_trained_ids_and_learn(format):
+    """A real sampler: recorded log-probabilities are those of the training forward, and an update of GRPO has a
+    gradient."""
     learner = policy()
     episodes = play(learner, GuessNumber(), [0, 1], 4, max_tokens=6, max_turns=3, format=format, seed=3)
     for i, e in enumerate(episodes): e.outcome = float(i % 3)
@@ -381,23 +411,29 @@ def test_sampled_ids_are_trained_ids_and_learn(format):
         parts = set(batch.action('part').tolist())
         assert parts <= {OTHER, ACTION, THOUGHT, CALL, MARKUP} and MARKUP in parts
 
-def trained(out, tokens=5, resume=False, **changes):
+def test_a_run_in_a_format(tmp_path):
+    "Training, tests and the run folder know the format; a run that goes on with another one is refused."
     from agentlab.train import load_recipe, train
     from agentlab.train.recipes import in_format
-    recipe = load_recipe('grpo', **dict(steps=1, groups=2, group_size=3, max_turns=2, max_tokens=4) | changes)
-    return train(policy(), GuessNumber(), in_format(recipe, Thinking(tokens=tokens)), out, resume=resume,
-        progress=False)
-
-def test_a_run_in_a_format(tmp_path):
-    run = trained(tmp_path, steps=2, test_tasks=4)
+    small = dict(steps=2, groups=2, group_size=3, max_turns=2, max_tokens=4, test_tasks=4)
+    recipe = in_format(load_recipe('grpo', **small), Thinking(tokens=5))
+    run = train(policy(), GuessNumber(), recipe, tmp_path/'run', progress=False)
     assert len(run.rows()) == 2 and run.tests()
-    assert run.episodes(0).of_part('thought', 'action', 'markup').any()
+    batch = run.episodes(0)
+    assert batch.of_part('thought', 'action', 'markup').any()
     assert run.info['facts']['recipe']['rollout_args']['format']['tokens'] == 5
-    with pytest.raises(ValueError): trained(tmp_path, 6, resume=True, steps=3, test_tasks=4)
+    with pytest.raises(ValueError):
+        train(policy(), GuessNumber(), in_format(load_recipe('grpo', **small | dict(steps=3)), Thinking(tokens=6)),
+            tmp_path/'run', resume=True, progress=False)
 
 def test_a_run_that_trains_some_parts(tmp_path):
     from agentlab.rollout.filters import only_parts
-    run = trained(tmp_path, test_tasks=0, curate=only_parts, curate_args=dict(parts=('action', 'thought')))
+    from agentlab.train import load_recipe, train
+    from agentlab.train.recipes import in_format
+    recipe = in_format(load_recipe('grpo', steps=1, groups=2, group_size=3, max_turns=2, max_tokens=4,
+        test_tasks=0, curate=only_parts, curate_args=dict(parts=('action', 'thought'))),
+        Thinking(tokens=5))
+    run = train(policy(), GuessNumber(), recipe, tmp_path/'run', progress=False)
     assert len(run.rows()) == 1
 
 # ---- the templates of many families
@@ -409,12 +445,13 @@ def of_family(name, **how):
     pytest.importorskip('trl')
     from families import tokenizer
     one = tokenizer(name)
-    return speaker(one, 4096, chat=Chat(one, **how))
+    return Policy(tiny_model(len(one), 4096, hidden=16, layers=1), one, chat=Chat(one, **how))
 
 @pytest.mark.parametrize('name,style', [pytest.param(n, s, id=f'{n}-{said}')
-    for names, s, said in ((HERMES, hermes, 'hermes'), (XML, xml, 'xml'), (MESSAGE, message, 'message'))
-    for n in names])
+    for names, s, said in ((HERMES, hermes, 'hermes'), (XML, xml, 'xml'),
+    (MESSAGE, message, 'message')) for n in names])
 def test_the_style_is_that_of_the_template(name, style):
+    "The tools are in the context as the template writes them, and a call that the template writes is read."
     speaks = of_family(name, rewrites=True)
     how = Calls().fitted(speaks.chat, SEARCH)
     assert how.style is style and how.native and takes_tools(speaks.chat)
@@ -438,7 +475,7 @@ def test_the_style_is_that_of_the_template(name, style):
 @pytest.mark.parametrize('name', ['lfm2', 'gptoss', 'glm4moe'])
 def test_a_style_that_nobody_reads_is_refused(name):
     speaks = of_family(name, rewrites=True)
-    with refuses('no style reads'): Calls().fitted(speaks.chat, SEARCH)
+    with pytest.raises(ValueError, match='no style reads'): Calls().fitted(speaks.chat, SEARCH)
     assert Calls(native=False).fitted(speaks.chat, SEARCH).style is hermes
 
 def test_plain_tags_where_the_template_has_no_tools():
@@ -452,20 +489,21 @@ def test_plain_tags_where_the_template_has_no_tools():
     assert episode.turns[0].acted == 'answer Mina Lam'
 
 REPLY = '<think>\nthe {}\n</think>\n\nguess {}'
-def thoughts_of(name, **how):
+def thoughts_of(name, count=3, **how):
     "A game of thoughts under a template, and what was shown to the sampler."
     speaks = of_family(name, **how)
     begun = '<think>\n' if Thinking().opened(speaks.chat) else ''
-
-    episode, script = said(*[REPLY.format(n, n).removeprefix(begun) for n in (9, 7, 5)], by=speaks,
-        format=Thinking(tokens=200), max_tokens=60, system='Guess <think>.')
+    script = Script(*[REPLY.format(n, n).removeprefix(begun) for n in (9, 7, 5)][:count], tokenizer=speaks.tokenizer)
+    episode, = play(speaks, GuessNumber(), [0], sampler=script, format=Thinking(tokens=200), max_tokens=60,
+        system='Guess <think>.', **GAME | dict(max_turns=count))
     return speaks, script, episode
 
 @pytest.mark.parametrize('name', ['qwen3', 'deepseek_r1_distill', 'qwen3_5_think', 'nemotron_3_nano', 'deepseekv3'])
 def test_a_rewritten_context_opens_a_window(name):
     "As deployed: every context is what the template writes for the conversation so far, and each is a row of its own."
     speaks, script, episode = thoughts_of(name, rewrites='window')
-    assert [(t.window, t.acted) for t in episode.turns] == [(0, 'guess 9'), (1, 'guess 7'), (2, 'guess 5')]
+    assert ([t.window for t in episode.turns] == [0, 1, 2]
+        and [t.acted for t in episode.turns] == ['guess 9', 'guess 7', 'guess 5'])
     batch = Batch.from_episodes([episode])
     assert len(batch.rows) == 3
     for k, (context, ids) in enumerate(zip(script.given, script.said)):
@@ -479,6 +517,7 @@ def test_a_rewritten_context_opens_a_window(name):
     assert batch.action('sampler_logp').isfinite().all()
 
 def test_the_other_ways_keep_one_row():
+    "Append all the same; or observations as a tool's answers, behind which the thoughts stay."
     for how in (dict(rewrites=True), dict(role='tool')):
         speaks, script, episode = thoughts_of('qwen3', **how)
         batch = Batch.from_episodes([episode])
@@ -492,24 +531,29 @@ def test_the_other_ways_keep_one_row():
 def test_a_talk_is_read_as_the_template_rewrites_it():
     "`agentlab chat`, by a template that leaves earlier thoughts out: the context is what a deployed model reads."
     from agentlab.policy import Conversation
-    speaks, replies = of_family('qwen3', rewrites='window'), [REPLY.format(9, 9), REPLY.format(7, 7)]
-    speaks.samples_by = script = Script(*replies, tokenizer=speaks.tokenizer)
+    speaks = of_family('qwen3', rewrites='window')
+    script = Script(REPLY.format(9, 9), REPLY.format(7, 7), tokenizer=speaks.tokenizer)
+    speaks.samples_by = script
     talk = Conversation(speaks, 'Be brief.', max_tokens=400, piece=400)
-    assert [''.join(talk.reply(text)) for text in ('First?', 'Next?')] == replies
-    wanted = speaks.chat.render([dict(role=role, content=text) for role, text in (
-        ('system', 'Be brief.'), ('user', 'First?'), ('assistant', replies[0]), ('user', 'Next?'))], prompt=True)
+    said = [''.join(talk.reply(text)) for text in ('First?', 'Next?')]
+    assert said == [REPLY.format(9, 9), REPLY.format(7, 7)]
+    wanted = speaks.chat.render([dict(role='system', content='Be brief.'), dict(role='user', content='First?'),
+        dict(role='assistant', content=REPLY.format(9, 9)),
+        dict(role='user', content='Next?')], prompt=True)
     assert speaks.tokenizer.decode(script.given[-1]) == wanted and 'the 9' not in wanted
 
 def test_windows_stay_shut_where_nothing_is_rewritten():
-    assert [t.window for t in thoughts_of('qwen3_training', rewrites='window')[2].turns] == [0, 0, 0]
+    speaks, script, episode = thoughts_of('qwen3_training', rewrites='window')
+    assert [t.window for t in episode.turns] == [0, 0, 0]
 
 @pytest.mark.parametrize('name,match', [('gemma', "refuses a tool's answer"),
-    ('llama3_1', "leaves a tool's answer out, or quotes it"), ('deepseek_r1_distill', 'rewrites history')])
+    ('llama3_1', "leaves a tool's answer out, or quotes it"),
+    ('deepseek_r1_distill', 'rewrites history')])
 def test_a_role_that_a_template_lacks(name, match):
-    with refuses(match): of_family(name, role='tool')
+    with pytest.raises(ValueError, match=match): of_family(name, role='tool')
 
 def test_the_refusal_names_the_choices():
-    with refuses(r"rewrites=True\).*rewrites='window'\).*role='tool'\)"): of_family('qwen3')
+    with pytest.raises(ValueError, match=r"rewrites=True\).*rewrites='window'\).*role='tool'\)"): of_family('qwen3')
 
 # ---- a real model's tokenizer
 
@@ -517,11 +561,11 @@ def test_the_refusal_names_the_choices():
 def test_the_parts_of_a_real_tokenizer(smollm2):
     "Markers of several tokens, some of which hold a bit of the text beside them."
     chance = random.Random(0)
-    texts = ['<think>the key.</think>guess 7',
-        '<think>\nhm\n</think>\n\nguess 7', '<think>é🔑</think> guess 7', 'x<think>.</think>.</think>y',
+    texts = ['<think>the key.</think>guess 7', '<think>\nhm\n</think>\n\nguess 7',
+        '<think>é🔑</think> guess 7', 'x<think>.</think>.</think>y',
         '<tool_call>{"name": "guess", "arguments": {"number": 7}}</tool_call>\n<tool_call>{}</tool_call>']
     for text in texts + [''.join(chance.choices([*TAGS, ' ', '\n', '.', 'key', '{"a":', '}', '世'], k=9))
-            for _ in range(60)]:
+                         for _ in range(60)]:
         ids = smollm2.tokenizer.encode(text, add_special_tokens=False)
         assert spell(smollm2.tokenizer, ids).text == text or '世' in text
         for how in (Thinking(), Calls(thinks=Thinking(), tools=GUESS)):
@@ -529,8 +573,10 @@ def test_the_parts_of_a_real_tokenizer(smollm2):
 
 @pytest.mark.lm
 @pytest.mark.long
-@pytest.mark.parametrize('format', [deferred(lambda: Thinking(tokens=12)), deferred(lambda: Calls()),
-    deferred(lambda: Thinking(tokens=12, close=True))], ids=['thinking', 'calls', 'closed'])
+@pytest.mark.parametrize('format', [deferred(lambda: Thinking(tokens=12)),
+    deferred(lambda: Thinking(tokens=12, close=True)),
+    deferred(lambda: Calls())],
+    ids=['thinking', 'closed', 'calls'])
 def test_a_real_model_acts_in_a_format(smollm2, format):
     episodes = play(smollm2, GuessNumber(), [0, 1], 2, max_tokens=24, max_turns=2, format=format,
         system='Guess the number.\nExample: guess 7')
@@ -543,22 +589,23 @@ def test_a_real_model_acts_in_a_format(smollm2, format):
 
 def test_what_cannot_work_is_refused_before_anything_is_played():
     for format, match in ((Calls(), 'names none'), ('calls', 'use Plain'),
-            (Calls(native=True, tools=GUESS), 'ignores `tools`')):
-        with refuses(match): play(policy(), KeyDoor(), [0], sampler=Script(), format=format)
-    with refuses('tokens=0'): Thinking(tokens=0)
-    with refuses("role='assistant'"): Chat(words(), role='assistant')
-    with refuses('rewrites='): Chat(words(), rewrites='keep')
+                          (Calls(native=True, tools=GUESS), 'ignores `tools`')):
+        with pytest.raises(ValueError, match=match): play(policy(), KeyDoor(), [0], sampler=Script(), format=format)
+    with pytest.raises(ValueError, match='tokens=0'): Thinking(tokens=0)
+    with pytest.raises(ValueError, match="role='assistant'"): Chat(words(), role='assistant')
+    with pytest.raises(ValueError, match='rewrites='): Chat(words(), rewrites='keep')
 
 def test_rollouts_that_read_the_whole_reply_refuse_a_format():
     from agentlab.rollout import play_players, windows
     from agentlab.rollout.resampling import with_rollback
     for rollout in (play_players, windows.with_summaries, with_rollback):
-        with refuses('reads the whole reply'):
+        with pytest.raises(ValueError, match='reads the whole reply'):
             rollout(policy(), GuessNumber(), [0], format=Thinking())
-    with refuses('windows of its own'):
+    with pytest.raises(ValueError, match='windows of its own'):
         windows.with_summaries(policy(rewrites='window'), GuessNumber(), [0])
 
 def test_a_world_of_demonstrations():
+    "What an expert says in a format, the format reads."
     for format in (Thinking(), Calls(wordwise), Calls(hermes, thinks=Thinking())):
         for env in (GuessNumber(), HopSearch(), PythonTool()):
             world = Spoken(env, format, thought=lambda inner: 'hm')
@@ -583,6 +630,7 @@ def test_the_likeliest_words_are_cut_and_joined_with_the_ids(close):
 def test_a_policy_that_lacks_the_words_is_not_told():
     "The sentence of the format would be unknown words; one that reads gets guide and sentence."
     for speaks, told in ((policy(), False), (of_family('qwen2_5'), True)):
-        context, unknown = said('guess 2', format=Thinking(), by=speaks)[1].given[0], speaks.tokenizer.unk_token_id
-        assert ('Think first' in speaks.tokenizer.decode(context)) == told
-        assert unknown is None or unknown not in context
+        script = Script('guess 2', tokenizer=speaks.tokenizer)
+        play(speaks, GuessNumber(), [0], sampler=script, format=Thinking(), **GAME | dict(max_turns=1))
+        assert ('Think first' in speaks.tokenizer.decode(script.given[0])) == told
+        assert speaks.tokenizer.unk_token_id is None or speaks.tokenizer.unk_token_id not in script.given[0]

@@ -8,7 +8,8 @@ from hypothesis import given, settings, strategies as st
 
 from agentlab import groups
 from agentlab.groups import (compare, group_constant, group_count, group_max, group_mean, group_min, group_std,
-                             group_sum, leave_one_out, rank, recur, same, shift)
+    group_sum,
+    leave_one_out, rank, recur, same, shift)
 
 quick = settings(max_examples=60, deadline=None)
 key = st.sampled_from([-2**63, -7, 0, 1, 2, 10**6, 2**62])  # gaps, ties, both ends of int64
@@ -17,15 +18,14 @@ rows = st.lists(st.tuples(score, key, key), max_size=24)
 decays = st.sampled_from([0., .5, .95, 1., -1., 2.])
 
 def columns(table, *kinds):
-    "The columns of a list of tuples as tensors; without kinds those of `rows`."
-    kinds = kinds or (torch.float64, torch.int64, torch.int64)
+    "The columns of a list of tuples as tensors."
     parts = zip(*table) if table else [()]*len(kinds)
     return [torch.tensor(part, dtype=kind) for part, kind in zip(parts, kinds)]
 
 def near(got, want, tolerance=1e-9):
     "Equal length, NaN in the same places, and everything else within `tolerance`."
     torch.testing.assert_close(got, torch.as_tensor(want, dtype=torch.float64), rtol=tolerance, atol=tolerance,
-                               equal_nan=True)
+        equal_nan=True)
 
 def members(by):
     "key -> indices, in the given order"
@@ -58,17 +58,17 @@ statistics = dict(
 @given(table=rows, by_unit=st.booleans())
 @quick
 def test_statistics(name, table, by_unit):
-    x, by, unit = columns(table)
+    x, by, unit = columns(table, torch.float64, torch.int64, torch.int64)
     fast, slow = statistics[name]
     near(fast(x, by, unit=unit if by_unit else None), [slow(votes(table, i, by_unit)) for i in range(len(table))],
-         1e-7 if fast is group_std else 1e-9)
+        1e-7 if fast is group_std else 1e-9)
 
 @given(table=rows, by_unit=st.booleans())
 @quick
 def test_constant(table, by_unit):
-    x, by, unit = columns(table)
+    x, by, unit = columns(table, torch.float64, torch.int64, torch.int64)
     assert group_constant(x, by, unit if by_unit else None).tolist() == [level(votes(table, i, by_unit))
-                                                                         for i in range(len(table))]
+        for i in range(len(table))]
 
 def slow_compare(table, i, by_unit, scale, ddof, eps, singleton):
     value, v, elements = table[i][0], votes(table, i, by_unit), votes(table, i, False)
@@ -80,17 +80,18 @@ def slow_compare(table, i, by_unit, scale, ddof, eps, singleton):
     return result/(deviation(v, ddof)+eps) if scale else result
 
 @given(table=rows, by_unit=st.booleans(), scale=st.sampled_from(['std', None]), ddof=st.sampled_from([0, 1]),
-       eps=st.sampled_from([0., 1e-6, 1e-4]), singleton=st.sampled_from(['raw', 'zero']))
+    eps=st.sampled_from([0., 1e-6, 1e-4]), singleton=st.sampled_from(['raw', 'zero']))
 @quick
 def test_compare(table, by_unit, scale, ddof, eps, singleton):
-    x, by, unit = columns(table)
+    x, by, unit = columns(table, torch.float64, torch.int64, torch.int64)
     got = compare(x, by, scale, ddof, eps, singleton, unit if by_unit else None)
     near(got, [slow_compare(table, i, by_unit, scale, ddof, eps, singleton) for i in range(len(table))], 1e-6)
 
 def slow_leave_one_out(table, i, by_unit, singleton):
     value, unit = table[i][0], table[i][2]
     if math.isnan(value): return 0.
-    if len(votes(table, i, by_unit)) == 1: return value if singleton == 'raw' else 0.
+    n = len(votes(table, i, by_unit))
+    if n == 1: return value if singleton == 'raw' else 0.
     if level(votes(table, i, False)): return 0.
     own = (lambda j: table[j][2] == unit) if by_unit else (lambda j: j == i)
     others = [row for j, row in enumerate(table) if row[1] == table[i][1] and not own(j)]
@@ -100,21 +101,21 @@ def slow_leave_one_out(table, i, by_unit, singleton):
 @given(table=rows, by_unit=st.booleans(), singleton=st.sampled_from(['raw', 'zero']))
 @quick
 def test_leave_one_out(table, by_unit, singleton):
-    x, by, unit = columns(table)
+    x, by, unit = columns(table, torch.float64, torch.int64, torch.int64)
     got = leave_one_out(x, by, singleton, unit if by_unit else None)
     near(got, [slow_leave_one_out(table, i, by_unit, singleton) for i in range(len(table))])
 
 @given(table=rows)
 @quick
 def test_rank(table):
-    x, by, _ = columns(table)
+    x, by, _ = columns(table, torch.float64, torch.int64, torch.int64)
     near(rank(x, by), [math.nan if math.isnan(v) else sum(u < v for u, k, _ in table if k == mine)
-                       for v, mine, _ in table])
+        for v, mine, _ in table])
 
 @given(table=rows, k=st.integers(-5, 30), fill=st.sampled_from([0., -1., math.nan]))
 @quick
 def test_shift(table, k, fill):
-    x, by, _ = columns(table)
+    x, by, _ = columns(table, torch.float64, torch.int64, torch.int64)
     want = [fill]*len(table)
     for places in members(by.tolist()).values():
         for n, i in enumerate(places):
@@ -131,7 +132,7 @@ def slow_recur(x, decay, by, reverse):
     return y
 
 @given(table=st.lists(st.tuples(st.one_of(score, st.sampled_from([math.inf, -math.inf])), key, decays), max_size=40),
-       reverse=st.booleans(), ordered=st.booleans())
+    reverse=st.booleans(), ordered=st.booleans())
 @quick
 def test_recur(table, reverse, ordered):
     if ordered: table = sorted(table, key=lambda row: row[1]) # the path without a sort
@@ -165,8 +166,8 @@ def test_same(table):
     names = [('nan' if math.isnan(v) else v, k, f) for v, k, f in table]
     assert all((a == b) == (m == n) for a, m in zip(got, names) for b, n in zip(got, names))
     assert sorted(set(got)) == list(range(len(set(names))))
-    order = sorted(range(len(table)), key=lambda i: (
-        math.isnan(table[i][0]), 0 if math.isnan(table[i][0]) else table[i][0], *table[i][1:]))
+    order = sorted(range(len(table)), key=lambda i: (math.isnan(table[i][0]), 0 if math.isnan(table[i][0])
+        else table[i][0], *table[i][1:]))
     assert [got[i] for i in order] == sorted(got)
 
 def test_same_knows_one_zero_and_one_nan():
@@ -184,24 +185,24 @@ order_free = [group_count, group_sum, group_mean, group_std, group_min, group_ma
 @given(data=st.data(), table=rows)
 @quick
 def test_order_of_rows_does_not_matter(operation, data, table):
-    x, by, _ = columns(table)
+    x, by, _ = columns(table, torch.float64, torch.int64, torch.int64)
     order = torch.tensor(data.draw(st.permutations(range(len(table)))), dtype=torch.int64)
     near(operation(x[order], by[order]), operation(x, by)[order], 1e-6)
 
 @pytest.mark.parametrize('operation',
-                         [*order_free, shift, lambda x, by: recur(x, .9, by), lambda x, by: group_mean(x, None, by)])
+    [*order_free, shift, lambda x, by: recur(x, .9, by), lambda x, by: group_mean(x, None, by)])
 @given(data=st.data(), table=rows)
 @quick
 def test_names_of_keys_do_not_matter(operation, data, table):
-    x, by, _ = columns(table)
+    x, by, _ = columns(table, torch.float64, torch.int64, torch.int64)
     old = sorted(set(by.tolist()))
     new = data.draw(st.lists(st.integers(-2**63, 2**63-1), min_size=len(old), max_size=len(old), unique=True))
     renamed = torch.tensor([dict(zip(old, new))[k] for k in by.tolist()], dtype=torch.int64)
     near(operation(x, renamed), operation(x, by), 1e-6)
 
 @given(value=st.sampled_from([.1, .3, .6, .7, .9, -.7, 1e-12, 1e12]), size=st.integers(2, 20),
-       noise=st.lists(st.integers(-3, 3), min_size=20, max_size=20),
-       by_unit=st.booleans(), scale=st.sampled_from(['std', None]))
+    noise=st.lists(st.integers(-3, 3), min_size=20, max_size=20),
+    by_unit=st.booleans(), scale=st.sampled_from(['std', None]))
 @quick
 def test_a_group_of_equal_scores_gets_exactly_zero(value, size, noise, by_unit, scale):
     x = torch.tensor([value*(1+n*2.**-52) for n in noise[:size]], dtype=torch.float64)
@@ -226,11 +227,15 @@ def test_device_without_float64(table):
     "The CPU plays such a device: results come back in float32 and are as good as float32 can hold."
     x, by, unit = columns(table, torch.float32, torch.int64, torch.int64)
     operations = [compare, leave_one_out, group_std, group_min, group_mean, rank,
-                  lambda x, by, unit=None: recur(x, .9, by)]
+        lambda x, by, unit=None: recur(x, .9, by)]
     want = [operation(x, by).float() for operation in operations] + [compare(x, by, unit=unit).float()]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, '_no_float64', {'cpu'})
+    before = set(groups._no_float64)
+    try:
+        groups._no_float64.add('cpu')
         got = [operation(x, by) for operation in operations] + [compare(x, by, unit=unit)]
+    finally:
+        groups._no_float64.clear()
+        groups._no_float64.update(before)
     for a, b in zip(got, want):
         assert a.dtype == torch.float32 and torch.equal(a.nan_to_num(-99), b.nan_to_num(-99))
 
@@ -253,8 +258,12 @@ def test_errors_name_argument_and_value(call, words):
     assert words in str(error.value)
 
 def test_inputs_are_not_changed():
-    x, by, decay = columns([(1., 1, .5), (math.nan, 0, .5), (3., 1, .5)], torch.float64, torch.int64, torch.float64)
+    x, by, decay = (torch.tensor([1., math.nan, 3.], dtype=torch.float64), torch.tensor([1, 0, 1]),
+        torch.tensor([.5, .5, .5], dtype=torch.float64))
     copies = x.clone(), by.clone(), decay.clone()
-    for operation in (*order_free, shift): operation(x, by)
-    for reverse in (True, False): recur(x, decay, by, reverse)
-    for one, copy in zip((x, by, decay), copies): assert torch.equal(one.nan_to_num(-1), copy.nan_to_num(-1))
+    for operation in order_free: operation(x, by)
+    shift(x, by)
+    recur(x, decay, by)
+    recur(x, decay, by, reverse=False)
+    assert (torch.equal(x.nan_to_num(-1), copies[0].nan_to_num(-1)) and torch.equal(by, copies[1])
+        and torch.equal(decay, copies[2]))

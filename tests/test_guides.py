@@ -4,12 +4,15 @@ import pytest
 import torch
 
 from agentlab.env import (BesideExpert, BugWork, HopSearch, InjectBug, Isolated, KeyDoor, Listed, Planned, PythonTool,
-                          Tagged, TextEnv, check_env, environment_factory, envs, games, load_env)
-from agentlab.env.adapters import described, printed
+    Tagged, TextEnv, check_env, envs, games, load_env)
+from agentlab.env.adapters import described, environment_factory, printed
 from agentlab.env.protocol import as_reader, example_of, extended, guide_of, guide_text, listed, unanswered
-from agentlab.policy import Chat, Policy, suited, tiny_model, word_tokenizer
-from agentlab.policy.guide import knows, reads, told
-from agentlab.rollout import TurnLimit, UnaryFeedback, play, play_players, with_summaries
+from agentlab.policy.core import Chat, Policy, word_tokenizer
+from agentlab.policy.guide import knows, reads, suited, told
+from agentlab.policy.tiny import tiny_model
+from agentlab.rollout import play, play_players
+from agentlab.rollout.turns import TurnLimit, UnaryFeedback
+from agentlab.rollout.windows import with_summaries
 
 @pytest.fixture(autouse=True, scope='module')
 def one_thread(): torch.set_num_threads(1)
@@ -17,10 +20,10 @@ def one_thread(): torch.set_num_threads(1)
 CONTROL = ['<|end|>', '<|system|>', '<|user|>', '<|assistant|>']
 WORLDS = {name: make for name, make in (envs | games).items()}
 MORE = {'hopsearch team': lambda: HopSearch(seats=('planner', 'searcher')), 'inject_bug': InjectBug,
-        'bug_work': BugWork,
-        'listed': lambda: Listed(KeyDoor()), 'tagged': lambda: Tagged(KeyDoor()), 'planned': lambda: Planned(KeyDoor()),
-        'beside': lambda: BesideExpert(KeyDoor()), 'limited': lambda: TurnLimit(KeyDoor(), 3),
-        'again': lambda: UnaryFeedback(load_env('guess'))}
+    'bug_work': BugWork,
+    'listed': lambda: Listed(KeyDoor()), 'tagged': lambda: Tagged(KeyDoor()), 'planned': lambda: Planned(KeyDoor()),
+    'beside': lambda: BesideExpert(KeyDoor()), 'limited': lambda: TurnLimit(KeyDoor(), 3),
+    'again': lambda: UnaryFeedback(load_env('guess'))}
 
 def byte_tokenizer(lost=''):
     "One id for each byte: every text can be written, but for the characters that are lost without a sign."
@@ -29,8 +32,8 @@ def byte_tokenizer(lost=''):
     alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(lost))
     raw = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw, eos_token=CONTROL[0], pad_token=CONTROL[0], additional_special_tokens=CONTROL[1:])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=CONTROL[0], pad_token=CONTROL[0],
+        additional_special_tokens=CONTROL[1:])
     tokenizer.chat_template = word_tokenizer(['a']).chat_template
     return tokenizer
 
@@ -83,7 +86,8 @@ def test_the_grammar_is_part_of_the_guide():
     for name, make in WORLDS.items():
         env = make()
         env.reset(0)
-        assert env.grammar and env.grammar in guide_of(env, env.seats[0]), name
+        first = env.seats[0]
+        assert env.grammar and env.grammar in guide_of(env, first), name
 
 def test_what_a_tokenizer_knows():
     "Unknown words, and characters that vanish without a sign."
@@ -96,22 +100,27 @@ def test_what_a_tokenizer_knows():
 
 def test_one_place_for_every_caller(reader):
     "play, windows, players and the widget's game begin with the same ids; system= overrules them."
-    from agentlab.rollout import arpo, with_rollback
-    from agentlab.view import Play
+    from agentlab.rollout.branching import arpo
+    from agentlab.rollout.resampling import with_rollback
+    from agentlab.view.playing import Play
     house = KeyDoor()
-    def ids(*guide): return reader.chat.first(house.reset(0).observation, *guide)
+    how = dict(max_turns=2, max_tokens=4)
+    expected = reader.chat.first(house.reset(0).observation, house.guide)
     for rollout in (play, with_summaries, play_players, with_rollback, arpo):
-        def begin(env=house, **how):
-            return rollout(reader, env, [0], max_turns=2, max_tokens=4, **how)[0].turns[0].context_ids
-        assert begin() == begin(KeyDoor) == ids(house.guide), rollout
-        assert begin(system='') == ids() and begin(system='Be brief.') == ids('Be brief.'), rollout
+        for env in (house, KeyDoor):
+            assert rollout(reader, env, [0], **how)[0].turns[0].context_ids == expected, rollout
+        assert (rollout(reader, house, [0], system='', **how)[0].turns[0].context_ids
+            == reader.chat.first(house.reset(0).observation))
+        assert (rollout(reader, house, [0], system='Be brief.', **how)[0].turns[0].context_ids
+            == reader.chat.first(house.reset(0).observation, 'Be brief.'))
     game = Play(house, reader, seat=())
-    assert game.game.side.context == ids(house.guide) and game.model.reader and not house.reader
-    assert Play(house, reader, seat=(), system='').game.side.context == ids()
+    assert game.game.side.context == expected and game.model.reader and not house.reader
+    assert Play(house, reader, seat=(), system='').game.side.context == reader.chat.first(house.reset(0).observation)
 
 def test_seats_are_told_apart(reader):
     team = HopSearch(seats=('planner', 'searcher'))
-    for episode in play(reader, team, range(3), max_turns=4, max_tokens=8):
+    games_ = play(reader, team, range(3), max_turns=4, max_tokens=8)
+    for episode in games_:
         if episode.turns:
             assert episode.turns[0].context_ids[:40] == reader.chat.first('', team.guide[episode.seat])[:40]
     assert team.guide['planner'] != team.guide['searcher']
@@ -124,8 +133,9 @@ def test_numbers_in_one_piece(reader):
     spoken = play(reader, tool, [0], tasks=[task], max_turns=1, max_tokens=2)[0].turns[0].observation
     assert spoken == PythonTool(spaced=False).reset(0, task).observation != tool.reset(0, task).observation
     repair = as_reader(load_env('bug_repair'))
-    assert any(word.strip('.').lstrip('-').isdecimal() and len(word.strip('.-')) > 1 for seed in range(30)
-               for word in repair.reset(seed).observation.split())
+    texts = [repair.reset(seed).observation for seed in range(30)]
+    assert any(word.strip('.').lstrip('-').isdecimal() and len(word.strip('.-')) > 1 for text in texts
+        for word in text.split())
 
 def test_control_tokens_stay_text(reader):
     "In a guide, and in a system message of the caller; the observation was safe already."
@@ -137,8 +147,9 @@ def test_control_tokens_stay_text(reader):
     numbers = reader.tokenizer.convert_tokens_to_ids(CONTROL)
     assert [ids.count(i) for i in numbers] == [2, 1, 1, 1]
     assert reader.tokenizer.decode(ids) == f'<|system|>{Foreign.guide}<|end|><|user|>Yes?<|end|><|end|><|assistant|>'
-    assert reader.chat.first('Hello.', 'Be brief.') == reader.tokenizer.encode(
-        '<|system|>Be brief.<|end|><|user|>Hello.<|end|><|assistant|>', add_special_tokens=False)
+    plain = reader.chat.first('Hello.', 'Be brief.')
+    assert plain == reader.tokenizer.encode('<|system|>Be brief.<|end|><|user|>Hello.<|end|><|assistant|>',
+        add_special_tokens=False)
 
 def test_a_guide_that_leaves_no_room(reader):
     short = made(byte_tokenizer(), 300)
@@ -156,24 +167,24 @@ def test_advice_is_no_error():
         def turn(self, action): return 'Right.', 1., True, {}
         def facts(self): return dict(state=0)
     report = check_env(Silent())
-    assert set(report.values()) == {'ok'} and 'no guide' in report.advice
-    assert repr(report).splitlines()[-1].startswith('advice')
+    assert (set(report.values()) == {'ok'} and 'no guide' in report.advice
+        and repr(report).splitlines()[-1].startswith('advice'))
     assert not check_env(KeyDoor()).advice and 'advice' not in repr(check_env(KeyDoor()))
 
 def test_wrappers_pass_it_on():
     house = KeyDoor()
     for around in (Listed, Tagged, Planned, BesideExpert):
-        assert house.guide.splitlines()[0] in around(house).guide and around(house).for_reader().env.reader
-        assert not house.reader
+        assert (house.guide.splitlines()[0] in around(house).guide and around(house).for_reader().env.reader
+            and not house.reader)
     apart = Isolated(KeyDoor())
     told_apart = apart.for_reader()
     try:
         assert apart.guide == told_apart.guide == house.guide and told_apart.reader and not apart.reader
-        assert told_apart.reset(0).observation == house.reset(0).observation
-        assert 'does nothing here' in told_apart.step('sing').observation
+        assert (told_apart.reset(0).observation == house.reset(0).observation
+            and 'does nothing here' in told_apart.step('sing').observation)
     finally: apart.close(), told_apart.close()
     assert (extended({'a': guide_text('Rules.', 'Write.', 'go')}, 'More.', str.upper)
-            == {'a': 'Rules. Write. More.\nExample: GO'})
+        == {'a': 'Rules. Write. More.\nExample: GO'})
 
 def test_what_is_echoed_is_bounded():
     text = unanswered('a\x1b[31m"b"\n' + 'x'*10_000, 'Write yes.')
@@ -189,14 +200,14 @@ def test_foreign_documentation():
         ## Action Space
         Four."""
     class Heir(Lake): pass
-    assert described(Lake()) == 'Cross the lake without falling into a hole. Ice is slippery.'
-    assert described(Heir()) == ''
+    assert (described(Lake()) == 'Cross the lake without falling into a hole. Ice is slippery.'
+        and described(Heir()) == '')
     class Long: __doc__ = 'word '*100 + '.'
     assert described(Long()) == '' and described(lambda text: text) == ''
 
 def test_for_trl():
     "TRL makes its own prompts, so the guide stands before the first text where it is asked for."
     made_ = environment_factory(KeyDoor, reader=True)()
-    assert made_.reset(seed=0) == f'{KeyDoor().guide}\n\n{KeyDoor().reset(0).observation}'
-    assert environment_factory(KeyDoor)().reset(seed=0) == KeyDoor().reset(0).observation
+    assert (made_.reset(seed=0) == f'{KeyDoor().guide}\n\n{KeyDoor().reset(0).observation}'
+        and environment_factory(KeyDoor)().reset(seed=0) == KeyDoor().reset(0).observation)
     assert 'does nothing here' in made_.act('sing')

@@ -7,21 +7,21 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from agentlab.env import EnvError, HopSearch, Isolated, check_env, splits
-from agentlab.env.hopsearch import (World, draw_people, first_names, fts_query, full_name, last_names, names_of,
-                                    relations, world_of)
-from agentlab.env.protocol import canonical, random_states
+from agentlab.env.hopsearch import (HopSearch, World, draw_people, first_names, fts_query, full_name, last_names,
+    names_of, relations, world_of)
+from agentlab.env.isolation import Isolated
+from agentlab.env.protocol import EnvError, canonical, check_env, random_states, splits
 
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**64)
 pair = dict(seats=('planner', 'searcher'))
-forms = st.sampled_from([
-    dict(), dict(hops=1, distractors=10), dict(hops=3), dict(results=3), dict(horizon=3), dict(milestone=.25), pair,
-    pair | dict(hops=3, milestone=.5), dict(seats=('left', 'right'), horizon=5)])
+forms = st.sampled_from([dict(), dict(hops=1, distractors=10), dict(hops=3), dict(results=3),
+    dict(horizon=3), dict(milestone=.25), pair, pair | dict(hops=3, milestone=.5),
+    dict(seats=('left', 'right'), horizon=5)])
 texts = st.one_of(st.sampled_from(['search mentor Bora Tel', 'search the of', 'answer Mina Dor', 'answer Mina',
-                                   'ask rival mentor Bora Tel', 'ask', 'report Bora Tel', 'report nothing',
-                                   'SEARCH: rival!']),
-                  st.text('searchankpot BTM"*()-:;\n\0\u00e9\ud800\U0001F511', max_size=40), st.text(max_size=20))
+    'ask rival mentor Bora Tel', 'ask', 'report Bora Tel', 'report nothing',
+    'SEARCH: rival!']),
+    st.text('searchankpot BTM"*()-:;\n\0\u00e9\ud800\U0001F511', max_size=40), st.text(max_size=20))
 
 def play(env, task, choose, seed=0):
     "All steps of one episode."
@@ -36,9 +36,8 @@ def random_legal(seed):
 # ---- the protocol
 
 @pytest.mark.parametrize('split', splits)
-@pytest.mark.parametrize('options', [
-    dict(), dict(hops=1, distractors=10, results=4), dict(hops=3, distractors=55), pair,
-    dict(seats=['a', 'b'], hops=3)])
+@pytest.mark.parametrize('options', [dict(), dict(hops=1, distractors=10, results=4), dict(hops=3, distractors=55),
+    pair, dict(seats=['a', 'b'], hops=3)])
 def test_both_forms_keep_the_rules(options, split):
     assert set(check_env(HopSearch(split=split, **options)).values()) == {'ok'}
 
@@ -58,13 +57,14 @@ def test_any_text_is_played_and_an_invalid_one_changes_only_the_clock(options, s
     env = HopSearch(**options)
     step, refused = env.reset(seed), 0
     for turn, action in enumerate(actions, 1):
-        before, step = step, env.step(action)
+        before = step
+        step = env.step(action)
         assert env.game.turns == turn <= env.horizon and set(step.reward) == set(env.seats)
         refused += step.info['invalid']
         assert step.info['refused'] == refused
         if step.info['invalid']:
             assert ((step.seat, step.info['state'], step.observation, sum(step.reward.values()))
-                    == (before.seat, before.info['state'], 'Nothing happens.', 0))
+                == (before.seat, before.info['state'], 'Nothing happens.', 0))
         assert step.done == (step.observation in ('Right.', 'Wrong.') or turn == env.horizon)
         assert not step.info['truncated']  # its horizon is a rule
         assert step.info['success'] == (step.observation == 'Right.')
@@ -90,27 +90,39 @@ def test_legal_actions_are_valid_and_clones_are_independent(options, seed, turns
 
 def test_an_episode_can_live_in_another_process():
     for options in (dict(), pair):
-        here, actions = HopSearch(**options), []
-        question, = here.tasks('test', 1)
-        steps = play(here, question, lambda step: actions.append(here.expert()) or actions[-1])
+        here, question = HopSearch(**options), HopSearch(**options).tasks('test', 1)[0]
+        steps = play(here, question, lambda step: here.expert())
         there = Isolated(HopSearch(**options), limit=60)
-        try: assert [there.reset(0, question), *map(there.step, actions)] == steps
+        try:
+            assert [there.reset(0, question)] + [there.step(action)
+                for action in actions_of(options, question)] == steps
         finally: there.close()
+
+def actions_of(options, question):
+    "What the expert does, as texts."
+    env, actions = HopSearch(**options), []
+    play(env, question, lambda step: actions.append(env.expert()) or actions[-1])
+    return actions
 
 def test_nothing_depends_on_the_hash_seed():
     code = ("from agentlab.env.hopsearch import *; import json; env = HopSearch(); env.reset(0); w = env.game.world\n"
-            "print(json.dumps([env.tasks(s, 5) for s in ('train', 'demo', 'test')] + [w.people, w.pages, [w.search(' "
-            "'.join(f[::-1]), 3) for f in w.pages], w.search('mentor', 4)]))")
+        "print(json.dumps([env.tasks(s, 5) for s in ('train', 'demo', 'test')] + [w.people, w.pages, [w.search(' "
+        "'.join(f[::-1]), 3) for f in w.pages], w.search('mentor', 4)]))")
     runs = {subprocess.run([sys.executable, '-c', code],
-                           env=dict(os.environ, PYTHONHASHSEED=str(number), PYTHONPATH=os.pathsep.join(sys.path)),
-                           capture_output=True, text=True, check=True).stdout for number in (1, 2)}
+        env=dict(os.environ, PYTHONHASHSEED=str(number), PYTHONPATH=os.pathsep.join(sys.path)),
+        capture_output=True, text=True, check=True).stdout for number in (1, 2)}
     assert len(runs) == 1 and len(json.loads(runs.pop())) == 7
+
+def test_importing_it_does_not_import_torch():
+    code = ("import sys, agentlab.env.hopsearch; assert not {'torch', 'numpy', 'transformers', 'pandas'} & "
+        "set(sys.modules), sorted(sys.modules)")
+    subprocess.run([sys.executable, '-c', code], env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)), check=True)
 
 # ---- no leak, no guess
 
 def test_splits_share_no_person_question_answer_or_page():
     assert all(word in first_names + last_names for split in splits for name in names_of(split)
-               for word in name.split())
+        for word in name.split())
     for hops in (1, 2, 3):
         env, seen = HopSearch(hops), {}
         for split in splits:
@@ -139,7 +151,7 @@ def test_without_search_the_answer_is_not_found(options):
     env, generator, right = HopSearch(**options), Random(0), Counter()
     tasks = env.tasks('test', 2400)
     answers = [world_of(task['split'], task['world'], task['people']).chain(task['start'], task['path'])[1]
-               for task in tasks]
+        for task in tasks]
     seen = {}
     for task, answer in zip(tasks, answers): seen.setdefault(task['start'], Counter())[answer] += 1
     for task in tasks:
@@ -152,7 +164,7 @@ def test_without_search_the_answer_is_not_found(options):
 def test_an_answer_is_equally_likely_for_every_relation():
     for relation in relations:
         counts = Counter(world_of('test', number, 24).links[relation, name] for number in range(150)
-                         for name in world_of('test', number, 24).people)
+            for name in world_of('test', number, 24).people)
         assert len(counts) == 60 and max(counts.values())/sum(counts.values()) < .03
 
 # ---- the world and its index
@@ -161,14 +173,14 @@ def test_an_answer_is_equally_likely_for_every_relation():
 @given(st.sampled_from(splits), st.integers(0, 10**6), st.integers(12, 58))
 def test_every_page_is_found_by_its_own_question(split, number, people):
     world = World(split, number, people)
-    assert len(set(world.people)) == people and set(world.people) <= set(names_of(split))
-    assert len(world.pages) == 4*people
+    assert (len(set(world.people)) == people and set(world.people) <= set(names_of(split))
+        and len(world.pages) == 4*people)
     for relation in relations:  # one ring through everybody
         facts, back = world.chain(world.people[0], (relation,)*people)
         assert back == world.people[0] and {name for _, name in facts} == set(world.people)
     for fact in Random(number).sample(world.pages, 30):
         assert (world.search(' '.join(fact)) == world.search(f'{fact[1]}, {fact[0].upper()}?') == [fact]
-                == world.search(' '.join(fact), 4)[:1])
+            == world.search(' '.join(fact), 4)[:1])
 
 @settings(max_examples=300, deadline=None)
 @given(st.one_of(texts, st.text('"*^:+-(){} ANDORTELnear\n', max_size=30)), st.integers(1, 4))
@@ -228,9 +240,10 @@ def test_the_expert_needs_one_turn_a_hop_and_hops_are_told(hops, distractors, se
     steps = play(env, None, lambda step: env.expert(), seed)
     assert steps[-1].reward == {'player': 1.} and len(steps) == hops + 2
     assert [step.info['reached'] for step in steps] == [(), *((hop,) for hop in range(1, hops + 1)), ()]
-    assert [step.info['hops'] for step in steps] == [tuple(range(1, min(hop, hops) + 1)) for hop in range(hops + 2)]
-    assert len({step.info['answer'] for step in steps}) == 1
-    assert [step.info.get('cost', 0) for step in steps] == [0] + [1]*hops + [0]
+    assert ([step.info['hops'] for step in steps] == [tuple(range(1, hop + 1)) for hop in range(hops + 1)]
+        + [tuple(range(1, hops + 1))])
+    assert (len({step.info['answer'] for step in steps}) == 1
+        and [step.info.get('cost', 0) for step in steps] == [0] + [1]*hops + [0])
     assert env.game.question.count(' of ') == hops
 
 @few
@@ -254,7 +267,7 @@ def test_experts_from_any_situation_and_seeded_noise(options, seed):
         with pytest.raises(ValueError, match='noise needs a generator'): getattr(env, act)(.5)
 
 @pytest.mark.parametrize('options, low, high',
-                         [(dict(), .17, .33), (dict(hops=1), .4, .6), (dict(hops=3), .06, .2), (pair, .04, .2)])
+    [(dict(), .17, .33), (dict(hops=1), .4, .6), (dict(hops=3), .06, .2), (pair, .04, .2)])
 def test_the_demonstrator_is_perfect_without_slips_and_often_wrong_with_them(options, low, high):
     env, generator = HopSearch(**options), Random(0)
     tasks = env.tasks('demo', 300)
@@ -264,8 +277,7 @@ def test_the_demonstrator_is_perfect_without_slips_and_often_wrong_with_them(opt
 
 def test_states_recur_by_what_was_found_not_by_the_way():
     env = HopSearch()
-    env.reset(5)
-    one, two = [' '.join(('search', *fact)) for fact in env.game.world.chain(env.game.start, env.game.path)[0]]
+    one, two = [' '.join(('search', *fact)) for fact in play_facts(env)]
     def state(*actions):
         env.reset(5)
         return [env.step(action).info['state'] for action in actions][-1]
@@ -273,11 +285,15 @@ def test_states_recur_by_what_was_found_not_by_the_way():
     env.reset(6)
     assert env.facts()['state'][0] != state(one)[0]
 
+def play_facts(env):
+    env.reset(5)
+    return env.game.world.chain(env.game.start, env.game.path)[0]
+
 def test_milestones_pay_once_and_the_seat_that_found_them():
     env = HopSearch(milestone=.5, **pair)
     steps = play(env, env.tasks('test', 1)[0], lambda step: env.expert())
-    assert [step.reward.get('searcher') for step in steps] == [None, 0, .5, 0, 0, .5, 0, 1]
-    assert [step.reward.get('planner') for step in steps] == [None, 0, 0, 0, 0, 0, 0, 1]
+    assert ([step.reward.get('searcher') for step in steps] == [None, 0, .5, 0, 0, .5, 0, 1]
+        and [step.reward.get('planner') for step in steps] == [None, 0, 0, 0, 0, 0, 0, 1])
     alone = HopSearch(milestone=.5, results=4)
     alone.reset(0, env.tasks('test', 1)[0])
     # all four pages on the first person, one of them a hop
@@ -290,7 +306,7 @@ def test_seats_see_only_what_is_theirs(seed):
     for step in play(env, None, lambda step: env.expert(.4, generator), seed)[:-1]:
         if step.observation == 'Nothing happens.': continue
         assert step.observation.startswith(dict(planner=('Who is', 'Told: '),
-                                                searcher=('Asked: ', 'The ', 'Nothing found.'))[step.seat])
+            searcher=('Asked: ', 'The ', 'Nothing found.'))[step.seat])
         read = set(full_name.findall(' '.join(step.info['legal'])))
         if step.seat == 'planner':
             assert read <= {env.game.start} | {name for _, told in env.game.told for name in full_name.findall(told)}
@@ -314,8 +330,8 @@ def test_tasks_are_distinct_and_repeatable():
     env = HopSearch()
     for split in splits:
         tasks = env.tasks(split, 200)
-        assert len({canonical(task) for task in tasks}) == 200
-        assert tasks[:50] == HopSearch(split='demo').tasks(split, 50) != env.tasks(split, 50, seed=1)
+        assert (len({canonical(task) for task in tasks}) == 200
+            and tasks[:50] == HopSearch(split='demo').tasks(split, 50) != env.tasks(split, 50, seed=1))
         assert json.loads(json.dumps(tasks)) == tasks
         assert env.reset(0, tasks[0]).info['state'] == env.reset(9, json.loads(json.dumps(tasks[0]))).info['state']
 
@@ -330,7 +346,7 @@ class Script:
     def sampler(self): return self
     def text(self, ids): return self.said
     def sample(self, contexts, **how):
-        from agentlab.policy import Completion
+        from agentlab.policy.sampler import Completion
         self.read += contexts
         self.said = next(self.actions)
         ids = self.chat.text_ids(self.said) + [self.end_id]
@@ -354,12 +370,13 @@ class Early(HopSearch):
 def demonstrated_and_played(env, seed, noise, game=0):
     """The episodes of one demonstrated game, and those of `play` when the same actions are said; with the contexts
     that were read."""
-    from agentlab.policy import Chat, demonstrate, word_tokenizer
+    from agentlab.policy.core import Chat, word_tokenizer
+    from agentlab.policy.tiny import demonstrate
     from agentlab.rollout import play as play_many
     chat = Chat(word_tokenizer(env.vocabulary() + ['.']))
     shown = demonstrate(env, chat, [seed + 1]*game + [seed], noise)[-len(env.seats):]
-    turns = sorted((turn for side in shown for turn in side.turns), key=lambda turn: turn.t)
-    policy = Script(chat, [turn.text for turn in turns])
+    policy = Script(chat, [turn.text for turn in sorted((turn for side in shown for turn in side.turns),
+        key=lambda turn: turn.t)])
     played = play_many(policy, env, [seed], groups=[game], max_tokens=1000)
     assert next(policy.actions, None) is None
     return shown, played, policy
@@ -368,13 +385,13 @@ def plain_facts(episode):
     "What is recorded of an episode, without who played it."
     facts = {name: value for name, value in vars(episode).items() if name not in ('source', 'policy', 'turns')}
     return facts, [{name: value for name, value in vars(turn).items() if name not in ('logps', 'entropies')}
-                   for turn in episode.turns]
+        for turn in episode.turns]
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([(HopSearch, dict()), (HopSearch, pair),
-                        (HopSearch, pair | dict(hops=3, milestone=.5, horizon=7)), (HopSearch, pair | dict(results=3)),
-                        (Early, pair | dict(seats=('left', 'right'))), (Early, dict(horizon=4))]),
-       seeds, st.sampled_from([0., .5, 1.]), st.integers(0, 2))
+    (HopSearch, pair | dict(hops=3, milestone=.5, horizon=7)), (HopSearch, pair | dict(results=3)),
+    (Early, pair | dict(seats=('left', 'right'))), (Early, dict(horizon=4))]),
+    seeds, st.sampled_from([0., .5, 1.]), st.integers(0, 2))
 def test_a_demonstration_is_what_play_records_of_the_same_actions(form, seed, noise, game):
     "Ids of every context, rewards, outcomes, times, states: all of it, for every seat."
     make, options = form
@@ -384,8 +401,8 @@ def test_a_demonstration_is_what_play_records_of_the_same_actions(form, seed, no
         assert plain_facts(one) == plain_facts(other) and one.source == 'demonstration'
         assert one.outcome == pytest.approx(sum(turn.reward for turn in one.turns)) or not one.turns
         for turn in one.turns:
-            assert len(turn.logps) == len(turn.entropies) == len(turn.ids)
-            assert all(x != x for x in turn.logps + turn.entropies)
+            assert (len(turn.logps) == len(turn.entropies) == len(turn.ids)
+                and all(x != x for x in turn.logps + turn.entropies))
     moves = sorted(((turn.t, k) for k, side in enumerate(shown) for turn in side.turns))
     assert [t for t, _ in moves] == list(range(len(moves)))
     contexts = [[] for _ in shown]  # what each seat has read and said so far: exactly what the sampler was given
@@ -399,7 +416,7 @@ def test_a_demonstration_is_what_play_records_of_the_same_actions(form, seed, no
 def test_a_seat_reads_nothing_of_the_other():
     shown, _, policy = demonstrated_and_played(HopSearch(**pair), 3, 0.)
     planner, searcher = (policy.chat.tokenizer.decode([i for turn in side.turns for i in turn.context_ids])
-                         for side in shown)
+        for side in shown)
     assert 'Who is' in planner and 'Told' in planner and 'Asked' not in planner
     assert 'Asked' in searcher and 'Who' not in searcher and 'Told' not in searcher
     assert [turn.reward for turn in shown[1].turns] == [0, 0, 0, 1] and shown[0].success and shown[1].success
@@ -408,8 +425,8 @@ def test_a_searcher_that_is_never_asked_still_has_an_episode():
     class Rash(HopSearch):
         def demonstrator(self, noise=0., generator=None): return f'answer {self.game.start}'
     shown, played, _ = demonstrated_and_played(Rash(**pair), 0, .5)
-    assert [len(side.turns) for side in shown] == [1, 0]
-    assert list(map(plain_facts, shown)) == list(map(plain_facts, played))
+    assert ([len(side.turns) for side in shown] == [1, 0]
+        and list(map(plain_facts, shown)) == list(map(plain_facts, played)))
 
 def test_a_warm_start_learns_from_both_seats():
     "Every update holds both sides of its games: the policy comes to speak as a planner and as a searcher."
@@ -430,32 +447,34 @@ def test_a_warm_start_learns_from_both_seats():
 
 # ---- bad input
 
-@pytest.mark.parametrize('options, message', [
-    (dict(distractors=9), 'can be guessed'), (dict(distractors=57), 'no more names'), (dict(horizon=2), 'from 3'),
-    (dict(horizon=4, **pair), 'from 5'), (dict(horizon=9.), 'horizon=.*whole'),
-    *(({name: value}, f'{name} must') for name, values in dict(
-        hops=(0, '2'), distractors=(10.,), results=(0,), milestone=(float('nan'), '1'), split=('dev',),
-        seats=((), 'ab', ('a', 'b', 'c'), ('a', 'a'), (1,))).items() for value in values)])
+@pytest.mark.parametrize('options, message', [(dict(hops=0), 'hops must'), (dict(hops='2'), 'hops must'),
+    (dict(distractors=9), 'can be guessed'), (dict(distractors=10.), 'distractors must'),
+    (dict(distractors=57), 'no more names'),
+    (dict(results=0), 'results must'), (dict(horizon=2), 'from 3'), (dict(horizon=4, **pair), 'from 5'),
+    (dict(horizon=9.), 'horizon=.*whole'), (dict(milestone=float('nan')), 'milestone must'),
+    (dict(milestone='1'), 'milestone must'),
+    (dict(seats=()), 'seats must'), (dict(seats='ab'), 'seats must'), (dict(seats=('a', 'b', 'c')), 'seats must'),
+    (dict(seats=('a', 'a')), 'seats must'), (dict(seats=(1,)), 'seats must'), (dict(split='dev'), 'split must')])
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message): HopSearch(**options)
 
-@pytest.mark.parametrize('change, message', [
-    (dict(split='dev'), 'split must'), (dict(world=-1), 'world=.*whole'), (dict(world='7'), 'world=.*whole'),
-    (dict(people=25), 'make HopSearch'), (dict(path=['mentor']), 'hops=1'), (dict(path='mentor'), 'path must'),
+@pytest.mark.parametrize('change, message', [(dict(split='dev'), 'split must'), (dict(world=-1), 'world=.*whole'),
+    (dict(world='7'), 'world=.*whole'), (dict(people=25), 'make HopSearch'), (dict(path=['mentor']), 'hops=1'),
+    (dict(path='mentor'), 'path must'),
     (dict(path=['mentor', 'boss']), 'path must'), (dict(path=[]), 'path must'), (dict(start='Bora'), 'does not live'),
     (dict(start=None), 'does not live')])
 def test_bad_tasks(change, message):
     env = HopSearch()
     question = env.tasks('test', 1)[0]
     with pytest.raises(ValueError, match=message): env.reset(0, question | change)
-    question.pop('path')
-    with pytest.raises(ValueError, match='lacks path'): env.reset(0, question)
+    with pytest.raises(ValueError, match='lacks path'):
+        env.reset(0, {part: value for part, value in question.items() if part != 'path'})
     with pytest.raises(ValueError, match='is a question'): env.reset(0, 'Who?')
 
 def test_a_path_that_comes_back_is_refused():
     world = world_of('test', 0, 24)
     back = next((name, one, two) for name in world.people for one in relations for two in relations
-                if world.chain(name, (one, two))[1] == name)
+        if world.chain(name, (one, two))[1] == name)
     with pytest.raises(ValueError, match='meets somebody twice'):
         HopSearch().reset(0, dict(split='test', world=0, people=24, start=back[0], path=list(back[1:])))
 

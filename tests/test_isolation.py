@@ -11,6 +11,7 @@ limit = .8
 pytestmark = pytest.mark.xdist_group('isolation')
 
 class Rogue(TextEnv):
+    "Does what the action says."
     def start(self, seed, task=None):
         if task == 'hang': time.sleep(1000)
         return f'Seed {seed}.'
@@ -31,6 +32,7 @@ class Rogue(TextEnv):
         self.loop()
 
 class Trap:
+    "Pickles, and cannot be loaded."
     def __reduce__(self): return (int, ('not a number',))
 
 @pytest.fixture(autouse=True)
@@ -262,7 +264,7 @@ def test_workers_die_with_their_parent(end, fault):
     here = os.path.dirname(os.path.abspath(__file__))
     code = program.format(path=[here, os.path.dirname(here), *sys.path], fault=fault, then=ends[end])
     with subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True) as parent:
+                          text=True) as parent:
         workers = [int(word) for word in parent.stdout.readline().split()]
         assert len(workers) == 2
         if end == 'killed':
@@ -272,6 +274,7 @@ def test_workers_die_with_their_parent(end, fault):
     assert all(map(wait_until_gone, workers))
 
 def test_a_worker_starts_light():
+    "In .13 s on a free core: nothing large is imported."
     env = Isolated(KeyDoor(), limit=10)
     env.reset(0)
     assert not [part.path for part in psutil.Process(env.worker.process.pid).memory_maps() if 'torch' in part.path
@@ -307,7 +310,8 @@ def framed(message): return len(message).to_bytes(8, 'big') + message
 def test_what_a_worker_says_is_data(tmp_path, what):
     "Whatever runs in there may write to the pipe; the parent reads no program, and not without end."
     replies = dict(pickle=framed(pickle.dumps(('result', Command(tmp_path/'ran')))), form=framed(b'["result"]'),
-        nested=framed(b'[' * 10**6), long=2**62, noise=framed(os.urandom(1000)), names=framed(b'{"os": ["x"]}'))
+        nested=framed(b'[' * 10**6), long=2**62, noise=framed(os.urandom(1000)),
+        names=framed(b'{"os": ["x"]}'))
     env = Isolated(liar(replies[what]), limit=5)
     env.reset(0)
     with pytest.raises(EnvError, match='cannot be read here'): env.step('go')

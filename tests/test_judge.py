@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from agentlab.credit import grpo
-from agentlab.env import KeyDoor, OwnTasks
+from agentlab.env import KeyDoor
+from agentlab.env.own_tasks import OwnTasks
 from agentlab.policy import tiny_policy
-from agentlab.reward import (EndpointJudge, Form, Head, Judge, a_or_b, agreement, calibrated, digits, in_both_orders,
-                             play_judged, yes_no)
+from agentlab.reward.judge import (EndpointJudge, Form, Head, Judge, a_or_b, agreement, calibrated, digits,
+    in_both_orders, play_judged, yes_no)
 from agentlab.train import recipes, train
 from later import deferred
 
@@ -58,9 +59,8 @@ def test_an_abstention_is_no_low_score(clerk):
     assert head([long]).isnan().all() and not head(ASKED).isnan().any()
     assert agreement(found, [1, 0])['abstained'] == .5
 
-@pytest.mark.parametrize('answers, why', [
-    (('yes', 'is one'), '2 tokens'), (('yes', ''), '0 tokens'), (('yes', 'yes'), 'can tell apart'),
-    (('yes',), 'two answers or more')])
+@pytest.mark.parametrize('answers, why', [(('yes', 'is one'), '2 tokens'), (('yes', ''), '0 tokens'),
+    (('yes', 'yes'), 'can tell apart'), (('yes',), 'two answers or more')])
 def test_answers_that_cannot_be_read_are_refused(clerk, answers, why):
     with pytest.raises(ValueError, match=why): Judge(clerk, Form(answers, closing=None))
 
@@ -85,7 +85,7 @@ def test_a_judge_that_prefers_the_first_place_has_no_signal():
 
 def test_votes_of_a_server_side_by_side():
     "Each question has its own votes, whatever order they come in; a server that is down is no verdict."
-    from agentlab.prompt import EndpointError
+    from agentlab.prompt.endpoint import EndpointError
     def serve(messages, schema):
         said = messages[-1]['content']
         if said == 'down': raise EndpointError('cannot be reached')
@@ -105,7 +105,7 @@ def test_it_pays_in_training_and_counts_what_it_did_not_say(tmp_path):
     policy = tiny_policy(world, warm=False, progress=False)
     def row(judge, folder):
         recipe = recipes.grpo(steps=1, groups=3, group_size=6, max_turns=4, test_tasks=0, reward=paid, credit=grpo,
-                              rollout=partial(play_judged, judge=judge, ask=may_i))
+            rollout=partial(play_judged, judge=judge, ask=may_i))
         return train(policy, world, recipe, tmp_path/folder, progress=False).rows()[0]
     def down(questions): raise TimeoutError
     found, lost = row(north, 'judged'), row(down, 'lost')

@@ -10,9 +10,12 @@ from agentlab.credit import grpo
 from agentlab.env import KeyDoor
 from agentlab.episodes import Batch
 from agentlab.policy import tiny_policy
-from agentlab.reward import (Form, Judge, accepted, as_drawn, asked_of, atom_reward, drawn_by_value, falling,
-                             from_what_was_read, in_shares, outcome, play_ranked, renorm, round_robin, said_anew,
-                             staged, vspo)
+from agentlab.reward.basic import outcome
+from agentlab.reward.gates import renorm
+from agentlab.reward.judge import Form, Judge
+from agentlab.reward.judged import (accepted, as_drawn, asked_of, atom_reward, drawn_by_value, falling,
+    from_what_was_read, in_shares, play_ranked, said_anew, staged, vspo)
+from agentlab.reward.rankings import round_robin
 from agentlab.rollout import play
 from agentlab.train import recipes, train
 from small import Paying
@@ -20,7 +23,7 @@ from small import Paying
 def table(outcomes, groups, **columns):
     "An episode of one turn for each outcome."
     frame = pd.DataFrame(dict(group=groups, episode=range(len(outcomes)), t=0, outcome=outcomes, reward=outcomes,
-                              invalid=False) | columns)
+        invalid=False) | columns)
     return Batch.from_turns(frame)
 
 @pytest.fixture(scope='module')
@@ -50,7 +53,7 @@ def test_a_principle_is_met_and_missed(principle):
     from types import SimpleNamespace as Of
     turn = lambda text, observation, invalid=False: Of(text=text, observation=observation, invalid=invalid)
     game = Of(turns=[turn('go north', 'Doors north.'), turn('go north', 'Doors south.', True),
-                     turn('go west', 'Doors south.')])
+        turn('go west', 'Doors south.')])
     met = {accepted: [True, False, True], said_anew: [True, False, True], from_what_was_read: [True, True, False]}
     assert [principle(game, i) for i in range(3)] == met[principle]
 
@@ -146,7 +149,7 @@ def test_arena_a_pair_without_an_answer_counts_half():
 def shop(*games):
     "A game for each (turns, won), judged .5 in every turn."
     frame = [dict(group=0, episode=e, t=t, outcome=float(won), success=bool(won), reward=float(won)*(t == n - 1),
-                  judged=.5) for e, (n, won) in enumerate(games) for t in range(n)]
+        judged=.5) for e, (n, won) in enumerate(games) for t in range(n)]
     return Batch.from_turns(pd.DataFrame(frame))
 
 def test_chatshopbuddy_quality_counts_behind_a_right_answer():

@@ -7,7 +7,6 @@ import numpy as np
 sys.path.append(str(Path(__file__).resolve().parents[1]/'tools'))
 from leaderboard import board, ranks
 
-
 def scored(**runs): return {recipe: dict(house=x, maze=x) for recipe, x in runs.items()}
 
 def test_places_by_hand():

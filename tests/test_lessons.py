@@ -1,6 +1,7 @@
 """The course: a check that would accept an untouched notebook is found, the student edition has no solutions, and
 nobody's answers are overwritten. The folded solutions of a page are run."""
-import importlib.util, json
+import importlib.util
+import json
 import pytest
 import course
 from notebooks import ROOT, lessons, run
@@ -14,8 +15,9 @@ def lesson(check='assert answer == 4'):
         cell('#| exercise\nanswer = None # your number'), cell('#| solution\nif answer is None: answer = x*x'),
         cell('<details><summary>About the solution</summary>4</details>', 'markdown'), cell(f'#| check\n{check}')])
 
-@pytest.mark.parametrize('check, said', [('assert answer == 4', ''),
-    ('assert True', 'passes on the untouched notebook'), ('assert answer == 5', 'AssertionError')])
+@pytest.mark.parametrize('check, said',
+    [('assert answer == 4', ''), ('assert True', 'passes on the untouched notebook'),
+    ('assert answer == 5', 'AssertionError')])
 def test_a_check_must_fail_before_the_solution_and_pass_after_it(check, said, tmp_path):
     path = tmp_path/'lesson.ipynb'
     path.write_text(json.dumps(course.proved(lesson(check))))
@@ -46,6 +48,7 @@ def test_the_student_edition_has_no_solution():
     assert made['cells'][-1]['metadata'] == dict(tags=['raises-exception'])
 
 def test_no_lesson_tells_its_solutions(tmp_path):
+    "Of every lesson: no cell of the student edition has the text of a solution, and nothing in it was run."
     course.write(tmp_path)
     longest = []
     for path in lessons():

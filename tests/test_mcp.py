@@ -1,6 +1,12 @@
 """Tools of MCP servers: a real process over stdio and over HTTP on the loopback, one that hangs, one that dies, and a
 house behind a server against the house itself."""
-import gc, os, random, socket, subprocess, sys, time
+import gc
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +26,7 @@ TASK = dict(question='What is it?', answer='7', split='train')
 START = 120.  # seconds that a server may take on a busy machine
 
 def house(source): return from_mcp(source, HOUSES, allow=['act'], reset='begin', horizon=12, variables=HERE,
-    start_seconds=START, seconds=60., over=over)
+                                   start_seconds=START, seconds=60., over=over)
 
 def over(task, call):
     "KeyDoor says so itself when the chest is open."
@@ -55,6 +61,7 @@ def address():
 
 @pytest.mark.parametrize('way', ['object', 'stdio', 'http'])
 def test_a_house_behind_a_server_is_the_same_house(way, request):
+    "Observations, ends and outcomes of 20 seeds, played by an expert that errs and by chance."
     address = request.getfixturevalue('address') if way == 'http' else ''
     box, wins = house(dict(object=mcp_server.server, stdio=COMMAND, http=address)[way]), 0
     for seed, task in enumerate(HOUSES):
@@ -71,7 +78,7 @@ def test_a_house_behind_a_server_is_the_same_house(way, request):
 
 @pytest.fixture(scope='module')
 def box(): return from_mcp(COMMAND, [TASK], allow=['add', 'fail', 'surroundings'], variables=HERE, start_seconds=START,
-    seconds=60., horizon=99, output=300)
+                           seconds=60., horizon=99, output=300)
 
 def test_the_list_of_tools_is_the_servers(box):
     assert [one['name'] for one in box.tools] == ['add', 'fail', 'surroundings']
@@ -114,6 +121,7 @@ def test_a_call_that_hangs_is_an_observation_and_a_dead_server_ends_its_episode(
     assert other.call_tool('add', dict(a=1)).observation == '2' and not step.info['invalid']
 
 class Script:
+    "A sampler that says what it is told to, a text a game."
     def __init__(self, tokenizer, *texts): self.tokenizer, self.texts = tokenizer, texts
     def sync(self, policy): pass
     def sample(self, contexts, max_tokens, stop=(), **how):
@@ -123,6 +131,7 @@ class Script:
         return [Completion(one, [-1.]*len(one), [1.]*len(one), 'stop') for one in ids]
 
 def test_a_dead_server_never_ends_a_run():
+    "Of two games side by side, one kills its server: it ends with an error, the other one is won."
     from agentlab.policy import Chat, Policy, tiny_model
     from agentlab.policy.core import word_tokenizer
     from agentlab.rollout import play
@@ -142,6 +151,8 @@ def test_a_server_that_does_not_answer_is_named(source, hint):
     with pytest.raises(EnvError, match=hint): from_mcp(source, [TASK], start_seconds=seconds)
 
 def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="no tool 'dance'; it has begin"):
+        from_mcp(mcp_server.server(), [TASK], allow=['dance'])
     with pytest.raises(ValueError, match='give a command'): from_mcp('', [TASK])
     from mcp.server.mcpserver import MCPServer
     strange = MCPServer('strange')

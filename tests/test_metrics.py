@@ -1,5 +1,6 @@
 "A metric declares itself once: rows, report, dashboard and TurnScope find it there."
-import math, warnings
+import math
+import warnings
 
 import pytest
 

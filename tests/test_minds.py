@@ -1,6 +1,7 @@
 """Several minds: agents of two corpora under a planner, two levels of a player, a slow mind beside a fast one; each
 mechanism is switched off and something changes."""
-import copy, sys
+import copy
+import sys
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +27,7 @@ Skilled, Understanding, any_skill, consult, drilled, names_only = (
 SMALL = dict(steps=1, groups=3, group_size=4, max_turns=16, test_tasks=0, checkpoint_every=1)
 
 def trained(tmp_path, recipe, policy, world, **changes):
+    "A run of one update on a copy of the policy; its row and its episodes."
     run = train(copy.deepcopy(policy), world, recipe(**SMALL | changes), tmp_path, progress=False)
     return run.rows()[0], run.episodes(0)
 
@@ -34,8 +36,8 @@ def seats(batch): return {batch.labels['seat'][key] for key in batch.episodes.se
 # ---- HierSearch
 
 def search(hops=2, **how):
-    return Agents(HopSearch(hops, results=4),
-        **dict(sees=pages_alone, finishes=('answer',), script=consult, budget=3, report=minds.refined) | how)
+    return Agents(HopSearch(hops, results=4), **dict(sees=pages_alone, finishes=('answer',), script=consult, budget=3,
+        report=minds.refined) | how)
 
 @pytest.fixture(scope='module')
 def searchers():
@@ -45,6 +47,7 @@ def searchers():
 def asks(env, generator): return consult(env, .3, generator)
 
 def test_hiersearch_plays_and_updates_one_level_after_the_other(searchers, tmp_path):
+    "First the agents under a script, then the planner over agents that are frozen."
     world, policy = searchers
     row, batch = trained(tmp_path/'agents', recipes.hiersearch, policy, world,
         rollout_args=dict(players=dict(planner=asks)))
@@ -84,6 +87,7 @@ def test_hiersearch_both_agents_can_be_asked():
     assert errand('do nobody mentor {}')[1].info['invalid'] and errand('do web')[1].info['invalid']
 
 def test_hiersearch_the_planner_reads_what_the_refiner_kept():
+    "Without the refiner it reads the conclusion; another conclusion, other pages."
     (_, kept), (_, said) = errand('do both mentor {}'), errand('do both mentor {}', report=said_words)
     assert said.observation == 'Bora Tel.' != kept.observation and ' is ' in kept.observation
     eight = [f'The cousin of {name} is Mina Lam.' for name in 'Ada Bo Cy Dan Eva Finn Gus Hal'.split()]
@@ -125,6 +129,7 @@ def players():
 def league(**how): return partial(League, **dict(mirror=0., due=minds.settled, groups=3) | how)
 
 def test_hcsp_plays_and_updates(players, tmp_path):
+    "Stage three: both levels learn; stage two: planners alone."
     world, policy = players
     assert set(check_env(world).values()) == {'ok'}
     row, batch = trained(tmp_path/'three', recipes.hcsp, policy, world, memory=league())

@@ -1,5 +1,6 @@
 "Players of every kind at one table: moves from a file, and transcripts that are equal or not."
-import copy, json
+import copy
+import json
 
 import pytest
 

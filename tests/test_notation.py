@@ -1,6 +1,8 @@
 """Every notebook obeys nbs/notation.ipynb: its names exist, refused names are not used, and a letter without a fixed
 meaning is explained where it is used."""
-import ast, json, re
+import ast
+import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +39,7 @@ FIXED = {letter for symbol, *_ in table('Symbols') for letter in GREEK.findall(s
 FREE = set(GREEK.findall(section('Symbols').split('**Free letters.**')[1]))
 
 def own_names(source):
+    "Names that a cell gives to arguments and variables."
     try: tree = ast.parse(re.sub(r'^\s*[%!].*$', 'pass', source, flags=re.MULTILINE))
     except SyntaxError: return set()
     found = ({node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
@@ -61,6 +64,7 @@ def test_a_notebook_obeys(path):
     assert not unknown, f'{path}: {unknown} stand neither among the symbols nor among the free letters of {PAGE}'
 
 def test_the_names_are_real():
+    "Every symbol is a column, an argument or a quantity where the table says so."
     from agentlab.env import KeyDoor
     from agentlab.episodes import Batch
     from agentlab.policy import tiny_policy

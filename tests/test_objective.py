@@ -1,5 +1,6 @@
 "Gradients by finite differences, weights against a loop, and the same loss under every micro-batching."
-import inspect, math
+import inspect
+import math
 from collections import Counter
 
 import pytest
@@ -102,7 +103,7 @@ def test_far_log_probabilities_stay_finite(kind):
         ref_logp=torch.tensor([0., -900, 0, -900], dtype=kind))
     logp = torch.tensor([-900., 0, -900, 0], dtype=kind, requires_grad=True)
     for value in (clip(logp, batch, torch.tensor([1., 1, -1, -1], dtype=torch.float64)), kl_k1(logp, batch),
-            kl_k2(logp, batch), kl_k3(logp, batch), kl_k3(logp, batch, True)):
+                  kl_k2(logp, batch), kl_k3(logp, batch), kl_k3(logp, batch, True)):
         slope, = torch.autograd.grad(value.sum(), logp)
         assert value.dtype == kind and value.isfinite().all() and slope.isfinite().all()
 
@@ -127,6 +128,7 @@ def test_a_bounded_k3_is_the_one_of_verl(distance, corrected):
         assert free.item() == pytest.approx(1 - math.exp(-distance))
 
 def test_nan_is_not_hidden():
+    "A missing advantage or log-probability reaches the loss, where the trainer stops on it."
     batch = batch_of([[(3, False)]])
     logp, advantage = batch.action('logp'), batch.action('advantage')
     advantage[0], logp[1] = torch.nan, torch.nan
@@ -144,10 +146,12 @@ def test_inputs_are_not_changed_and_advantage_takes_no_gradient():
     assert torch.equal(logp.detach(), kept[0]) and torch.equal(advantage, kept[1])
 
 @pytest.mark.parametrize('call, words', [
+    (lambda b, x: clip(x, b, x[:2]), 'logp has 3 and advantage 2'),
+    (lambda b, x: clip(x[:2], b, x[:2]), 'logp has 2 values for 3 action tokens'),
     (lambda b, x: clip(x, b, x, low=1.5), 'low=1.5'), (lambda b, x: clip(x, b, x, high=-.1), 'high=-0.1'),
     (lambda b, x: clip(x, b, x, dual=1), 'dual=1'),
     (lambda b, x: clip(x, b, x, low=float('nan')), 'low=nan'),
-    (lambda b, x: loss_weights(b, True), 'per=True'),
+    (lambda b, x: loss_weights(b, 'sequence'), "per='sequence'"), (lambda b, x: loss_weights(b, True), 'per=True'),
     (lambda b, x: loss_weights(b, -2), 'per=-2'), (lambda b, x: loss_weights(b, ['token']), "per=['token']")])
 def test_errors_name_argument_and_value(call, words):
     batch = batch_of([[(3, False)]])

@@ -1,6 +1,7 @@
 """The field's objectives: gradients, micro-batches and plans, extremes, names; and the loss and gradient of TRL's
 own trainers on the same tensors."""
-import json, pickle
+import json
+import pickle
 from functools import partial
 
 import pandas as pd
@@ -9,23 +10,25 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab.episodes import Batch, Episode, Turn, state_key
-from agentlab.objective import (aepo_clip, cispo, clip, clip_cov, corrected, dart_weights, dcpo_clip, dppo_kl, dppo_tv,
-                                dro, each_episode, each_row, each_token, each_turn, gmpo, gspo, gspo_episode, gspo_turn,
-                                hispo, icepop, importance_weights, kl_cov, loss_weights, reinforce, sapo, spear_clip,
-                                truncated)
-from agentlab.policy import take_rows
+from agentlab.objective import clip, loss_weights
+from agentlab.objective.correction import corrected, dart_weights, icepop, importance_weights, truncated
+from agentlab.objective.covariance_clips import clip_cov, kl_cov, spear_clip
+from agentlab.objective.sequence import (cispo, each_episode, each_row, each_token, each_turn, gmpo, gspo, gspo_episode,
+    gspo_turn, sapo)
+from agentlab.objective.trust import aepo_clip, dcpo_clip, dppo_kl, dppo_tv, dro, hispo, reinforce
+from agentlab.policy.core import take_rows
 from agentlab.recipe import import_path
 from later import deferred
-from small import train_small
 
 quick = settings(max_examples=25, deadline=None)
 some = dict(share=.2, least=.1)  # high enough that small batches have eligible tokens
 family = dict(clip_cov=(clip_cov, some), kl_cov=(kl_cov, dict(share=.2)),
     spear_clip=(spear_clip, dict(some, replay=(.3, .1, 9.))), gspo=(gspo, {}), gspo_wide=(gspo, dict(low=.2, high=.3)),
-    gspo_turn=(gspo_turn, dict(low=.2, high=.3)), gspo_episode=(gspo_episode, dict(low=.2, high=.3)), gmpo=(gmpo, {}),
-    sapo=(sapo, {}), cispo=(cispo, {}), dppo_tv=(dppo_tv, {}), dppo_kl=(dppo_kl, {}), dcpo_clip=(dcpo_clip, {}),
-    aepo_clip=(aepo_clip, {}), dro=(dro, {}), reinforce=(reinforce, {}), hispo=(hispo, dict(sequence=.3)),
-    tis=(deferred(lambda: corrected(clip)), {}),
+    gspo_turn=(gspo_turn, dict(low=.2, high=.3)),
+    gspo_episode=(gspo_episode, dict(low=.2, high=.3)), gmpo=(gmpo, {}), sapo=(sapo, {}), cispo=(cispo, {}),
+    dppo_tv=(dppo_tv, {}), dppo_kl=(dppo_kl, {}), dcpo_clip=(dcpo_clip, {}), aepo_clip=(aepo_clip, {}), dro=(dro, {}),
+    reinforce=(reinforce, {}),
+    hispo=(hispo, dict(sequence=.3)), tis=(deferred(lambda: corrected(clip)), {}),
     tis_turn=(deferred(lambda: corrected(gspo, truncated, unit=each_turn)), {}),
     tis_mean=(deferred(lambda: corrected(clip, truncated, normalize=True)), {}),
     icepop=(deferred(lambda: corrected(sapo, icepop)), {}),
@@ -43,13 +46,13 @@ def played(seed=0, size=8):
         for t in range(draw(1, 4)):
             window, n = window + draw(0, 1), draw(1, 4)
             turns.append(Turn(t=t, context_ids=[1, 2], ids=[draw(0, 9) for _ in range(n)], logps=[-1.]*n,
-                              entropies=[1.]*n, window=window))
+                entropies=[1.]*n, window=window))
         episodes.append(Episode(turns=turns, source='replay' if number % 3 == 0 else 'policy', step=7))
     batch = Batch.from_episodes(episodes)
     normal = lambda scale: scale*torch.randn(len(batch.actions), generator=g, dtype=torch.float64)
     old = -normal(1).exp() - .05
     batch = batch.with_action(old_logp=old, sampler_logp=old + normal(.1),
-                              weight=(torch.rand(len(old), generator=g) < .9).float())
+        weight=(torch.rand(len(old), generator=g) < .9).float())
     return batch, (old + normal(.4)).clamp(max=-1e-3), normal(1.5)
 
 def plan(name, batch, logp, advantage):
@@ -82,24 +85,25 @@ def test_the_same_under_every_micro_batching(name, seed, cut):
     order = torch.randperm(len(batch.rows), generator=torch.Generator().manual_seed(seed))
     whole = slopes([(batch, torch.arange(len(logp)))])
     torch.testing.assert_close(slopes([take_rows(batch, rows) for rows in order.tensor_split(cut) if len(rows)]), whole,
-                               rtol=1e-10, atol=1e-12)
+        rtol=1e-10, atol=1e-12)
 
 @every
 def test_a_plan_is_what_the_objective_does_alone(name):
     batch, logp, advantage = played(3)
-    one, two = (loss_and_slope(name, b, logp, advantage) for b in (batch, plan(name, batch, logp, advantage)))
-    assert all(map(torch.equal, one, two))
+    for alone, planned in zip(loss_and_slope(name, batch, logp, advantage),
+                              loss_and_slope(name, plan(name, batch, logp, advantage), logp, advantage)):
+        assert torch.equal(alone, planned)
 
 @every
 def test_gradient_at_ratio_one_is_the_policy_gradient(name):
     batch, logp, advantage = played(1)
     batch = batch.with_action(sampler_logp=batch.action('old_logp'), weight=torch.ones(len(logp)))
     row_wise = torch.randn(len(batch.rows), generator=torch.Generator().manual_seed(0),
-                           dtype=torch.float64)[each_row(batch)]
+        dtype=torch.float64)[each_row(batch)]
     f, keywords = family[name]
     # nothing is dropped
     keywords = keywords | {k: dict(share=1e-9, least=1e9, most=2e9).get(k, v) for k, v in keywords.items()
-                           if k in ('share', 'least')}
+        if k in ('share', 'least')}
     if name == 'planned_twice' or 'cov' in name and name != 'kl_cov': keywords['most'] = 2e9
     if name == 'spear_clip': keywords |= dict(most=2e9, replay=(0., 1e9, 2e9))
     x = batch.action('old_logp').clone().requires_grad_()
@@ -108,7 +112,7 @@ def test_gradient_at_ratio_one_is_the_policy_gradient(name):
 
 # no stop-gradient: the loss is what is differentiated
 straight = ['clip_cov', 'kl_cov', 'spear_clip', 'gmpo', 'sapo', 'dcpo_clip', 'dro', 'reinforce', 'hispo', 'tis',
-            'tis_mean', 'icepop', 'planned_twice']
+    'tis_mean', 'icepop', 'planned_twice']
 
 @pytest.mark.parametrize('name', straight)
 @pytest.mark.parametrize('seed', range(3))
@@ -121,14 +125,6 @@ def test_gradient_by_finite_differences(name, seed):
     numeric = torch.stack([(total(logp+d) - total(logp-d))/2e-6 for d in steps])
     torch.testing.assert_close(loss_and_slope(name, batch, logp, advantage)[1], numeric, rtol=1e-5, atol=1e-6)
 
-def ratio_of_units(batch, gap, unit, mean):
-    "exp of the mean or the sum over the tokens of a unit that count; 1 where none does."
-    ratio, key, counts = torch.ones_like(gap), unit(batch), batch.action('weight') > 0
-    for k in key.unique():
-        inside = gap[(key == k) & counts]
-        if len(inside): ratio[key == k] = (inside.mean() if mean else inside.sum()).exp()
-    return ratio
-
 @pytest.mark.parametrize('seed', range(3))
 def test_gradient_in_closed_form(seed):
     "Objectives with a stop-gradient: the slope of each token, written out."
@@ -136,16 +132,20 @@ def test_gradient_in_closed_form(seed):
     old = batch.action('old_logp')
     r, p, q = (logp-old).exp(), logp.exp(), old.exp()
     slopes = {name: loss_and_slope(name, batch, logp, advantage)[1]
-              for name in ('cispo', 'dppo_tv', 'dppo_kl', 'aepo_clip', 'gspo_wide', 'gspo_turn', 'gspo_episode')}
+        for name in ('cispo', 'dppo_tv', 'dppo_kl', 'aepo_clip', 'gspo_wide', 'gspo_turn', 'gspo_episode')}
     kl = q*(q/p).log() + (1-q)*((1-q)/(1-p)).log()
     want = dict(cispo=-r.clamp(max=5)*advantage,
-                dppo_tv=torch.where(torch.where(advantage > 0, p-q <= .15, p-q >= -.15), -r*advantage, 0),
-                dppo_kl=torch.where(torch.where(advantage > 0, (kl <= .05) | (p <= q), (kl <= .05) | (p >= q)),
-                                    -r*advantage, 0))
+        dppo_tv=torch.where(torch.where(advantage > 0, p-q <= .15, p-q >= -.15), -r*advantage, 0),
+        dppo_kl=torch.where(torch.where(advantage > 0, (kl <= .05) | (p <= q), (kl <= .05) | (p >= q)),
+        -r*advantage, 0))
     up, down, far = (advantage > 0) & (r > 1.2), (advantage < 0) & (r < .8), (advantage < 0) & (r > 3)
     want['aepo_clip'] = torch.where(up, -1.2*advantage, torch.where(down | far, 0, -r*advantage))
+    counts = batch.action('weight') > 0
     for name, unit in (('gspo_wide', each_row), ('gspo_turn', each_turn), ('gspo_episode', each_episode)):
-        s = ratio_of_units(batch, logp - old, unit, True)
+        s = torch.ones_like(r)
+        for k in unit(batch).unique():
+            inside = (unit(batch) == k) & counts
+            if inside.any(): s[unit(batch) == k] = (logp-old)[inside].mean().exp()
         want[name] = torch.where(((advantage > 0) & (s > 1.3)) | ((advantage < 0) & (s < .8)), 0, -s*advantage)
     for name, slope in slopes.items(): torch.testing.assert_close(slope, want[name], rtol=1e-6, atol=1e-8)
 
@@ -164,10 +164,10 @@ def test_far_log_probabilities_stay_finite(name, kind):
 @every
 def test_inputs_are_not_changed_and_the_global_generator_is_not_touched(name):
     batch, logp, advantage = played(2)
-    def state(): return logp, advantage, batch.action('old_logp'), torch.get_rng_state()
-    kept = [x.clone() for x in state()]
+    kept, state = [x.clone() for x in (logp, advantage, batch.action('old_logp'))], torch.get_rng_state()
     loss_and_slope(name, plan(name, batch, logp, advantage), logp, advantage)
-    assert all(map(torch.equal, kept, state()))
+    assert (all(torch.equal(a, b) for a, b in zip(kept, (logp, advantage, batch.action('old_logp'))))
+        and torch.equal(state, torch.get_rng_state()))
 
 @every
 def test_facts_are_json_and_the_same_in_every_process(name):
@@ -182,7 +182,7 @@ def test_the_draw_depends_on_seed_step_and_tokens_only():
     draw = lambda b=batch, **k: clip_cov.plan(logp, b, advantage, share=.1, least=.05, **k)['dropped']
     assert torch.equal(draw(), draw())
     others = [draw(seed=1), draw(batch.with_episodes(step=batch.episodes.step + 1)),
-              draw(batch.with_tokens(id=batch.tokens.id.flip(0)))]
+        draw(batch.with_tokens(id=batch.tokens.id.flip(0)))]
     assert all(not torch.equal(draw(), x) and x.sum() == draw().sum() for x in others)
     renumbered = batch.with_episodes(group=batch.episodes.group*31 + 5, game=batch.episodes.game - 10**9)
     assert torch.equal(draw(), draw(renumbered))
@@ -196,27 +196,36 @@ def test_spear_takes_replay_apart():
     replayed = (batch.episodes.source == state_key('replay'))[each_episode(batch)]
     numbers = dict(share=0., least=.1, replay=(.5, .1, 9.), low=1., high=9.)
     dropped = spear_clip.plan(logp, batch, advantage, **numbers)['dropped'] > 0
-    assert dropped[~replayed].sum() == 1 and dropped[replayed].sum() > 3
-    assert not dropped[batch.action('weight') == 0].any()
+    assert (dropped[~replayed].sum() == 1 and dropped[replayed].sum() > 3
+        and not dropped[batch.action('weight') == 0].any())
     other = torch.where(replayed, 5*advantage, advantage)  # what was replayed changes nothing for the others
     again = spear_clip.plan(logp, batch, other, **numbers)['dropped'] > 0
     assert torch.equal(dropped[~replayed], again[~replayed])
 
 def test_units_against_a_loop():
     batch, _, _ = played(6)
-    gap = batch.action('old_logp') - batch.action('sampler_logp')
+    gap, counts = batch.action('old_logp') - batch.action('sampler_logp'), batch.action('weight') > 0
     for unit in (each_token, each_turn, each_row, each_episode):
         for mean in (False, True):
-            torch.testing.assert_close(importance_weights(batch, unit, mean), ratio_of_units(batch, gap, unit, mean))
+            want = torch.ones_like(gap)
+            for k in unit(batch).unique():
+                inside = (unit(batch) == k) & counts
+                if inside.any(): want[unit(batch) == k] = (gap[inside].mean() if mean else gap[inside].sum()).exp()
+            torch.testing.assert_close(importance_weights(batch, unit, mean), want)
 
 def test_a_trained_run_does_not_depend_on_micro_batches(tmp_path):
     "Through the trainer's own plan: which tokens are dropped, and the mean of the weights, are the minibatch's."
-    how = dict(objective=corrected(clip_cov, truncated, normalize=True, cap=3.),
-               objective_args=dict(least=.01, share=.1))
-    first, again, parts, plain = (
-        train_small(tmp_path/f'{i}', recompute_old=True, minibatches=2, **more).rows()[0]['loss']
-        for i, more in enumerate([how, how, how | dict(budget=64), {}]))
-    assert first == again and parts == pytest.approx(first, rel=1e-4) and plain != pytest.approx(first, rel=1e-3)
+    from small import train_small
+    objective, rows = corrected(clip_cov, truncated, normalize=True, cap=3.), {}
+    for budget in (4096, 4096, 64):
+        seen = rows.setdefault(budget, [])
+        train_small(tmp_path/f'{budget}-{len(seen)}', objective=objective, objective_args=dict(least=.01, share=.1),
+            recompute_old=True, minibatches=2, budget=budget, on_row=lambda row: seen.append(row['loss']))
+    (first, again), (parts,) = rows[4096], rows[64]
+    assert first == again and parts == pytest.approx(first, rel=1e-4)
+    plain = []
+    train_small(tmp_path/'plain', recompute_old=True, minibatches=2, on_row=lambda row: plain.append(row['loss']))
+    assert plain[0] != pytest.approx(first, rel=1e-3)
 
 # The same loss and gradient as TRL's trainers.
 try:
@@ -227,17 +236,12 @@ except pytest.skip.Exception:
     def trainer(): pytest.skip('needs trl 1.16: pip install "trl>=1.16"')
 
 pairs = [(dict(loss_type='grpo', importance_sampling_level='sequence', epsilon=e, epsilon_high=h),
-          partial(gspo, low=e, high=h), 'row') for e, h in ((3e-4, 4e-4), (.1, .28), (.5, 1.))]
-pairs += [
-    (dict(loss_type='sapo'), sapo, 'row'), (dict(loss_type='sapo', sapo_temperature_pos=2., sapo_temperature_neg=3.),
-                                            partial(sapo, tau_good=2., tau_bad=3.), 'row'),
-    (dict(loss_type='cispo', epsilon_high=5.), cispo, 'token'),
+    partial(gspo, low=e, high=h), 'row') for e, h in ((3e-4, 4e-4), (.1, .28), (.5, 1.))]
+pairs += [(dict(loss_type='sapo'), sapo, 'row'),
+    (dict(loss_type='sapo', sapo_temperature_pos=2., sapo_temperature_neg=3.),
+    partial(sapo, tau_good=2., tau_bad=3.), 'row')]
+pairs += [(dict(loss_type='cispo', epsilon_high=5.), cispo, 'token'),
     (dict(loss_type='cispo', epsilon_high=1.2), partial(cispo, high=.2), 'token')]
-
-def both(trainer, c, objective, per, change=lambda batch: batch):
-    "Our loss of these tensors and TRL's."
-    logp, batch, advantage = our_tensors(c)
-    return (loss_weights(batch, per)*objective(logp, change(batch), advantage)).sum(), trl_loss(trainer, c)
 
 def equal(ours, theirs, c):
     "Loss and gradient are the same, and the comparison is not one of zeros."
@@ -247,22 +251,26 @@ def equal(ours, theirs, c):
     assert slope.count_nonzero() > 3
 
 @pytest.mark.parametrize('trainer, objective, per', [pytest.param(*pair, id=str(pair[0])) for pair in pairs],
-                         indirect=['trainer'])
+    indirect=['trainer'])
 def test_loss_and_gradient_are_trls(trainer, objective, per):
     for seed in range(3):
         # GSPO: TRL differentiates the sequence ratio, see nbs/objective/02_sequence.ipynb
         for token_advantage in (False, True)[:1 if per == 'row' and 'gspo' in str(objective) else 2]:
             c = case(seed, token_advantage)
-            equal(*both(trainer, c, objective, per), c)
+            logp, batch, advantage = our_tensors(c)
+            ours, theirs = (loss_weights(batch, per)*objective(logp, batch, advantage)).sum(), trl_loss(trainer, c)
+            equal(ours, theirs, c)
 
-@pytest.mark.parametrize(
-    'trainer', [dict(loss_type='grpo', importance_sampling_level='sequence', epsilon=.1, epsilon_high=.28)],
+@pytest.mark.parametrize('trainer',
+    [dict(loss_type='grpo', importance_sampling_level='sequence', epsilon=.1, epsilon_high=.28)],
     indirect=True)
 def test_gspo_with_token_advantages_has_trls_loss_and_its_own_gradient(trainer):
     """The value is that of the sequence ratio; the gradient is the token's own, as in the paper's GSPO-token and in
     verl."""
     c = case(0, token_advantage=True)
-    ours, theirs = both(trainer, c, partial(gspo, low=.1, high=.28), 'row')
+    logp, batch, advantage = our_tensors(c)
+    ours, theirs = ((loss_weights(batch, 'row')*gspo(logp, batch, advantage, low=.1, high=.28)).sum(),
+        trl_loss(trainer, c))
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
     assert not torch.allclose(gradient(ours, c), gradient(theirs, c))
 
@@ -274,7 +282,10 @@ def test_gmpo_is_trls(trainer, bounds):
     trainer.__class__, (trainer.epsilon_low, trainer.epsilon_high) = GMPOTrainer, bounds
     for seed in range(3):
         c = case(seed)
-        equal(*both(trainer, c, partial(gmpo, low=bounds[0], high=bounds[1]), 'row'), c)
+        logp, batch, advantage = our_tensors(c)
+        ours, theirs = ((loss_weights(batch, 'row')*gmpo(logp, batch, advantage, low=bounds[0], high=bounds[1])).sum(),
+            trl_loss(trainer, c))
+        equal(ours, theirs, c)
 
 def trl_weights(c, mode, low, high):
     """TRL's `importance_sampling_ratio`, by the lines of its `_generate_and_score_completions` (which needs vLLM):
@@ -284,18 +295,22 @@ def trl_weights(c, mode, low, high):
     return w.clamp(min=low, max=high) if 'truncate' in mode else w.masked_fill((w < low) | (w > high), 0.)
 
 rules = [('token_truncate', truncated, each_token), ('sequence_truncate', truncated, each_row),
-         ('token_mask', icepop, each_token), ('sequence_mask', icepop, each_row)]
+    ('token_mask', icepop, each_token), ('sequence_mask', icepop, each_row)]
 
 @pytest.mark.parametrize('mode, rule, unit', rules, ids=[mode for mode, *_ in rules])
 @pytest.mark.parametrize('trainer', [dict(loss_type='dapo', epsilon_high=.28)], indirect=True)
 def test_correction_is_trls(trainer, mode, rule, unit, monkeypatch):
     low, high = (None, 1.3) if rule is truncated else (.7, 1.4)
-    ours = corrected(clip, rule, unit=unit, **dict(cap=high) if rule is truncated else dict(low=low, high=high))
     trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
-    compute = type(trainer)._compute_loss
     for seed in range(3):
         c = case(seed)
+        logp, batch, advantage = our_tensors(c)
+        batch = batch.with_action(sampler_logp=batch.action('ref_logp'))
+        bounds = dict(cap=high) if rule is truncated else dict(low=low, high=high)
+        ours = (loss_weights(batch, 'token')*corrected(clip, rule, unit=unit, **bounds)(
+            logp, batch, advantage, high=.28)).sum()
+        compute = type(trainer)._compute_loss
         monkeypatch.setattr(trainer, '_compute_loss', lambda model, inputs: compute(
             trainer, model, inputs | dict(importance_sampling_ratio=trl_weights(c, mode, low, high))))
-        equal(*both(trainer, c, partial(ours, high=.28), 'token',
-                    lambda batch: batch.with_action(sampler_logp=batch.action('ref_logp'))), c)
+        theirs = trl_loss(trainer, c)
+        equal(ours, theirs, c)

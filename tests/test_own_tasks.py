@@ -3,19 +3,21 @@ import json
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from agentlab.env import EnvError, Isolated, OwnTasks, check_env, contains, exact, number, scratch_files, tool_of
-from agentlab.env.own_tasks import LINE, load_tasks, read_tasks
+from agentlab.env import EnvError, Isolated, check_env
+from agentlab.env import scratch_files, tool_of
+from agentlab.env.own_tasks import LINE, OwnTasks, contains, exact, load_tasks, number, read_tasks
 from agentlab.episodes import Batch
 from agentlab.policy import Calls, tiny_policy, wordwise
 from agentlab.rollout import play
 from small import commanded
 
 LANDS = dict(France='Paris', Japan='Tokyo', Peru='Lima', Chad='Ndjamena', Norway='Oslo', Cuba='Havana',
-             Kenya='Nairobi', Italy='Rome', Egypt='Cairo', Ghana='Accra', Spain='Madrid', Iran='Tehran')
+    Kenya='Nairobi', Italy='Rome', Egypt='Cairo', Ghana='Accra', Spain='Madrid', Iran='Tehran')
 LINES = [dict(prompt=f'Capital of {land} ?', answer=town, split=('train', 'train', 'test')[i % 3])
-         for i, (land, town) in enumerate(LANDS.items())]
+    for i, (land, town) in enumerate(LANDS.items())]
 MINE = '''
 def pays(reply, task): return dict(reward=float(task['answer'].lower() in reply.lower()), letters=len(reply))
 def fails(reply, task): return 1/0
@@ -33,11 +35,11 @@ GOOD = dict(prompt='x', answer='y', split='train')
 
 @pytest.mark.parametrize('line, why', [
     (b'{"prompt": "a"', 'no JSON'), (b'[1]', 'is no object'), (b'3', 'is no object'), (b'{}', '"prompt" is "null"'),
-    (dict(prompt='  '), '"prompt"'), (dict(prompt=3), '"prompt" is "3"'),
-    (dict(prompt='x', split='dev'), 'train or demo or test'),
-    *((dict(prompt='x') | {name: value}, f'"{name}"') for name, value in (
-        ('system', 1), ('split', ['train']), ('id', 1.5), ('demonstration', []), ('demonstration', ['a', '']),
-        ('demonstration', 3))),
+    (dict(prompt='  '), '"prompt"'), (dict(prompt=3), '"prompt" is "3"'), (dict(prompt='x', system=1), '"system"'),
+    (dict(prompt='x', split='dev'), 'train or demo or test'), (dict(prompt='x', split=['train']), '"split"'),
+    (dict(prompt='x', id=1.5), '"id"'), (dict(prompt='x', demonstration=[]), '"demonstration"'),
+    (dict(prompt='x', demonstration=['a', '']), '"demonstration"'),
+    (dict(prompt='x', demonstration=3), '"demonstration"'),
     (b'{"prompt": "x", "answer": NaN}', 'no JSON'), (b'{"prompt": "\xff"}', 'no JSON'),
     (b'{"prompt": "\\ud800"}', 'no JSON in UTF-8'), (b'{"prompt": ' + b'['*100_000, 'no JSON'),
     (b'{"prompt": "' + b'x'*LINE + b'"}', 'are read'), (b'\x00\x01', 'no JSON')])
@@ -53,10 +55,12 @@ def test_too_many_lines(tmp_path, monkeypatch):
 def test_files_that_are_none(tmp_path):
     for path in (tmp_path, tmp_path/'nothing'):
         with pytest.raises(FileNotFoundError, match='no such file'): OwnTasks(path)
+    with pytest.raises(ValueError, match='none of the split train'): OwnTasks(written(tmp_path, b''))
+    with pytest.raises(ValueError, match='two tasks have the id'): OwnTasks(written(tmp_path, *[GOOD | dict(id='a')]*2))
 
 @given(st.lists(st.dictionaries(st.sampled_from(['prompt', 'answer', 'system', 'split', 'id', 'demonstration', 'x']),
-                                st.text(max_size=9) | st.integers() | st.none() | st.sampled_from(['train', 'test'])
-                                | st.lists(st.text(max_size=3), max_size=2), max_size=6), min_size=1, max_size=6))
+    st.text(max_size=9) | st.integers() | st.none() | st.sampled_from(['train', 'test'])
+    | st.lists(st.text(max_size=3), max_size=2), max_size=6), min_size=1, max_size=6))
 @settings(max_examples=150, deadline=None)
 def test_any_list_is_a_world_or_is_refused(tasks):
     try: env = OwnTasks(tasks, lambda reply, task: .5)
@@ -117,17 +121,20 @@ def test_the_three_rewards():
 
 def test_faults_end_their_episode_only(tmp_path):
     "A reward that raises, one that calls exit(): an error of the episode, which names line and function."
+    path = written(tmp_path, *LINES)
     def sometimes(reply, task):
         if task['line'] % 2: raise SystemExit('no')
         return 1.
-    env = OwnTasks(written(tmp_path, *LINES), sometimes)
-    found = play(tiny_policy(env, warm=False), env, list(range(8)), 2)
+    env = OwnTasks(path, sometimes)
+    policy = tiny_policy(env, warm=False)
+    found = play(policy, env, list(range(8)), 2)
     errors = [e for e in found if e.error]
     assert 0 < len(errors) < len(found) == 16 and all(e.success for e in found if not e.error)
     for e in errors: assert 'mine.jsonl, line ' in e.error and 'sometimes failed: SystemExit: no' in e.error
 
 def test_it_keeps_the_rules_of_an_environment():
-    assert set(check_env(OwnTasks(LINES), actions=('Paris', 'Lima')).values()) == {'ok'}
+    report = check_env(OwnTasks(LINES), actions=('Paris', 'Lima'))
+    assert all(found == 'ok' for found in report.values()), report
     env = OwnTasks(LINES)
     env.reset(0)
     assert env.clone()._pools is env._pools  # not copied for every game
@@ -139,7 +146,7 @@ def test_it_keeps_the_rules_of_an_environment():
 
 def test_experts():
     shown = OwnTasks([dict(prompt='a', demonstration='do a', split='train'), dict(prompt='c', split='train'),
-                      dict(prompt='b', answer=['1', '2'], split='test')])
+        dict(prompt='b', answer=['1', '2'], split='test')])
     shown.split = 'demo'  # none of its own: what can be shown of train
     assert shown.reset(0).observation == 'a' and shown.expert() == 'do a'
     shown.reset(0, task=dict(prompt='b', answer=['1', '2']))
@@ -154,8 +161,8 @@ def test_the_words_of_a_tiny_policy():
     "Cut as its tokenizer cuts them: nothing that is read or shown is unknown to it."
     env = OwnTasks([dict(prompt="It's 2+2=4, isn't_it? 5\u00d76 \u2013 \u20ac3", answer='x_y: \u00bd', split='train')])
     policy = tiny_policy(env, warm=False)
-    for text in (env.reset(0).observation, env.expert()):
-        assert policy.tokenizer.unk_token_id not in policy.chat.text_ids(text)
+    unknown = policy.tokenizer.unk_token_id
+    for text in (env.reset(0).observation, env.expert()): assert unknown not in policy.chat.text_ids(text)
     many = OwnTasks([dict(prompt=' '.join(f'w{i}x{j}' for j in range(3000)), split='train') for i in range(9)])
     with pytest.raises(ValueError, match='too many for a tiny policy.*smollm2'): many.vocabulary()
 
@@ -187,12 +194,12 @@ def test_ready_tools_have_a_place_of_their_own():
     env = OwnTasks(LINES, tools=[*scratch_files(), tool_of(look_up, cost=2.)])
     env.reset(0, task=LINES[0])
     step = env.call_tools([('write', dict(name='a', text='Lyon')), ('read', dict(name='a')),
-                           ('look_up', dict(land='France', times=1))])
+        ('look_up', dict(land='France', times=1))])
     assert 'Lyon' in step.observation and 'Paris' in step.observation and step.info['cost'] == 2.
     twin = env.clone()
     twin.call_tool('write', dict(name='a', text='Nice'))
-    for one, text in ((env, 'Lyon'), (twin, 'Nice')):
-        assert text in one.call_tool('read', dict(name='a')).observation
+    assert 'Lyon' in env.call_tool('read', dict(name='a')).observation
+    assert 'Nice' in twin.call_tool('read', dict(name='a')).observation
     step = env.call_tools([('read', dict(name='a')), ('answer', dict(text='Paris'))])
     assert step.done and step.info['success'] and step.info['columns']['calls'] == 2
     for one in (env, twin): one.close()
@@ -200,13 +207,13 @@ def test_ready_tools_have_a_place_of_their_own():
 def test_tools_in_the_format_of_calls():
     "A policy that calls; what is sampled is read as a call or is invalid, and nothing ends the run."
     env = OwnTasks([dict(prompt='Capital of France ?', answer='Paris', split='train',
-                         demonstration=['look_up France', 'answer Paris'])], tools=[look_up], horizon=4)
+        demonstration=['look_up France', 'answer Paris'])], tools=[look_up], horizon=4)
     env.reset(0)
-    for said in ('look_up France', 'answer Paris'):
-        assert env.expert() == said
-        env.step(said)
-    assert env.over
-    found = play(tiny_policy(env, warm=False), env, [0, 1], 2, max_tokens=8, format=Calls(style=wordwise, native=False))
+    said = []
+    while not env.over: said.append(env.expert()) or env.step(said[-1])
+    assert said == ['look_up France', 'answer Paris']
+    policy = tiny_policy(env, warm=False)
+    found = play(policy, env, [0, 1], 2, max_tokens=8, format=Calls(style=wordwise, native=False))
     assert all(not e.error for e in found) and all(t.invalid for e in found for t in e.turns if not t.acted)
     Batch.from_episodes(found)
 
@@ -215,7 +222,8 @@ def test_tools_in_the_format_of_calls():
 def test_a_tiny_policy_trains_on_a_file(tmp_path):
     written(tmp_path, *LINES)
     (tmp_path/'my_own.py').write_text(MINE)
-    tiny_policy(OwnTasks(LINES), warm=False).save_pretrained(tmp_path/'begun')
+    env = OwnTasks(LINES)
+    tiny_policy(env, warm=False).save_pretrained(tmp_path/'begun')
     small = '--steps 2 --groups 2 --group-size 2 --model begun --lr 1e-3'
     answers = commanded(
         tmp_path, f'train --tasks mine.jsonl --reward my_own:pays {small} --out run',
@@ -224,7 +232,7 @@ def test_a_tiny_policy_trains_on_a_file(tmp_path):
         'play --tasks mine.jsonl --model run', 'train --reward exact', 'train --tasks mine.jsonl --reward nosuch',
         'train --tasks mine.jsonl --reward my_own:nosuch', 'play --tasks nosuch.jsonl',
         'eval expert,run,random --tasks mine.jsonl --reward my_own:pays --samples 2 --out seen', 'view seen/run')
-    trained, fails, leaves, played, lone, unknown, missing, nothing, table, view = answers
+    (trained, fails, leaves, played, lone, unknown, missing, nothing, table, view) = answers
     assert trained[0] == 0 and 'success on 4 held-out tasks' in trained[1], trained
     facts = json.loads((tmp_path/'run'/'run.json').read_text())['facts']['env']
     assert facts['file'] == 'mine.jsonl' and facts['reward'] == 'my_own:pays' and len(facts['digest']) == 16
@@ -239,7 +247,7 @@ def test_a_tiny_policy_trains_on_a_file(tmp_path):
 def test_smollm2_trains_on_a_file(tmp_path):
     written(tmp_path, *LINES)
     (status, said), = commanded(tmp_path, 'train --tasks mine.jsonl --reward contains --model smollm2 --lora 4 '
-                                '--steps 1 --groups 2 --group-size 2 --test-tasks 0 --max-tokens 8 --out run')
+        '--steps 1 --groups 2 --group-size 2 --test-tasks 0 --max-tokens 8 --out run')
     assert status == 0 and 'run: run' in said, said
 
 def test_rewards_by_name(tmp_path):

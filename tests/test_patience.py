@@ -142,7 +142,7 @@ def test_an_address_that_cannot_work_is_not_tried_again():
 def test_what_a_server_does_not_count_is_counted_in_bytes():
     budget = Budget(tokens=10**6)
     with serving(answer('vier'), answer('vier', prompt_tokens=7, completion_tokens=2),
-            (200, json.dumps(dict(choices=[dict(message=dict(content='vier'))], usage=[])), {})) as (url, _):
+                 (200, json.dumps(dict(choices=[dict(message=dict(content='vier'))], usage=[])), {})) as (url, _):
         model = Endpoint(url, 'm', budget=budget, patience=Clock().plan(tries=1))
         assert model.answer(ASK) == ('vier', None) and len('Well?vier') < budget.paid < 200
         before = budget.paid

@@ -14,7 +14,7 @@ from agentlab.selfplay.peers import (Evolution, Messages, Pool, Trio, chairs, pe
     read_number)
 from agentlab.selfplay.role_weights import RoleWeights
 from agentlab.train import recipes, train
-from later import deferred, refuses
+from later import deferred
 
 AGENTS = 'a', 'b', 'c', 'd'
 HOW = dict(max_tokens=3, seed=1)
@@ -89,10 +89,10 @@ def test_comas_an_agent_is_trained_by_its_own_weights():
 
 @pytest.mark.parametrize('seats', [(), ('a',), ('a', 'a')])
 def test_a_society_of_one_is_refused(seats):
-    with refuses('a society of one judges itself. Give two or more'): Messages(seats)
+    with pytest.raises(ValueError, match='a society of one judges itself. Give two or more'): Messages(seats)
 
 def test_a_policy_without_agents_is_refused():
-    with refuses('a society of one judges itself'): play_peers(policy, world, [0], **HOW)
+    with pytest.raises(ValueError, match='a society of one judges itself'): play_peers(policy, world, [0], **HOW)
 
 def test_comas_plays_and_updates(tmp_path):
     agents = RoleWeights(novice(world), AGENTS)
@@ -101,8 +101,8 @@ def test_comas_plays_and_updates(tmp_path):
     assert row['grad_norm'] > 0 and row['skipped'] is None and 0 <= row['agrees'] <= 1 and 0 <= row['right'] <= 1
 
 def test_mae_plays_updates_and_goes_on_with_its_pool(tmp_path):
-    made = partial(recipes.mae, groups=8, max_tokens=4, test_tasks=0,
-        checkpoint_every=1, rollout=partial(play_trio, read=read, judge=lambda tasks: ['9', '4']*(len(tasks)//2)),
+    made = partial(recipes.mae, groups=8, max_tokens=4, test_tasks=0, checkpoint_every=1,
+        rollout=partial(play_trio, read=read, judge=lambda tasks: ['9', '4']*(len(tasks)//2)),
         memory=partial(Evolution, questions=[t['prompt'] for t in world.tasks('train', 8)]))
     whole = train(novice(world), world, made(steps=2), tmp_path/'whole', progress=False).rows()
     train(novice(world), world, made(steps=1), tmp_path/'parts', progress=False)
@@ -135,9 +135,9 @@ def test_mae_a_bad_question_is_not_kept_and_its_answers_pay_nothing():
     assert paid == pytest.approx([(5/9 + 1)/3]*len(paid)) and len(pools['questions'].items) == 1
 
 def test_mae_needs_somebody_who_reads_questions_and_a_question():
-    with refuses('read=None: give a function'):
+    with pytest.raises(ValueError, match='read=None: give a function'):
         play_trio(policy, world, range(4), pools=Evolution(None, 0, ['max 1 2']).pools, **HOW)
-    with refuses('nothing to solve. Give some'): Evolution(None, 0)
+    with pytest.raises(ValueError, match='nothing to solve. Give some'): Evolution(None, 0)
 
 def test_mae_the_truth_of_a_question_and_of_an_answer():
     trio = Trio(policy, world, read, None, 0, {})

@@ -24,9 +24,9 @@ def honest(situation):
 def test_it_keeps_the_rules_of_an_environment():
     assert not [rule for rule, said in check_env(small_game()).items() if said != 'ok']
 
-@pytest.mark.parametrize('king, jack, pays', [
-    ('no word', 'no word', 2), ('I am weak', 'no word', 1.5), ('no word', 'I am strong', 2.5),
-    ('I am weak', 'I am strong', 2), ('I am strong', 'I am weak', 2)])
+@pytest.mark.parametrize('king, jack, pays', [('no word', 'no word', 2), ('I am weak', 'no word', 1.5),
+    ('no word', 'I am strong', 2.5), ('I am weak', 'I am strong', 2),
+    ('I am strong', 'I am weak', 2)])
 def test_a_showdown_uncovers_lies(king, jack, pays):
     game = small_game()
     game.reset(0, dict(cards=['K', 'J']))

@@ -6,10 +6,10 @@ import pytest
 
 from agentlab.env import GuessNumber, KeyDoor, TextEnv
 from agentlab.episodes import Batch
-from agentlab.policy import demonstrate, taught, tiny_policy
-from agentlab.rollout import ExpertLimit
-from agentlab.rollout.turns import expert_turns
-from agentlab.train import cascade, divided, longest, proposed
+from agentlab.policy import tiny_policy
+from agentlab.policy.tiny import demonstrate, taught
+from agentlab.rollout.turns import ExpertLimit, expert_turns
+from agentlab.train.practice import cascade, divided, longest, proposed
 from small import small_policy
 
 @pytest.mark.parametrize('factor', [1, 1.5, 3])
@@ -92,7 +92,7 @@ def test_the_cascades_tasks_are_played(tmp_path):
     _, unsure = cascade([0., .5, 1., .25, 0., 1.])
     chosen = [tasks[i] for i in unsure]
     made = load_recipe('grpo', steps=2, groups=2, group_size=3, max_turns=6, test_tasks=0,
-                       group_args=dict(tasks=chosen))
+        group_args=dict(tasks=chosen))
     seen = []
     class Seen(KeyDoor):
         def start(self, seed, task=None):
@@ -138,7 +138,7 @@ def test_a_specialists_games_are_imitated_before_all_tools(tmp_path):
     one, every = Errands(), Errands()
     def drawn(generator, split):
         return next(task for task in iter(lambda: draw_errand(generator, split), None)
-                    if tool_for[task['kind']] == 'sqlite')
+            if tool_for[task['kind']] == 'sqlite')
     one.draw = drawn
     assert {tool_for[task['kind']] for task in one.tasks('train', 12)} == {'sqlite'}
     policy, reward = small_policy(every), lambda b: b.turns.episode.double()

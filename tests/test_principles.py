@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, strategies as st
 
 from agentlab.episodes import Batch
-from agentlab.reward import agreed, asked_in_pairs, curious, examples, finished, fitted, principled, short, traits
+from agentlab.reward.principles import (agreed, asked_in_pairs, curious, examples, finished, fitted, principled, short,
+    traits)
 
 def games(*rows):
     "(won, turns, states) of each game."

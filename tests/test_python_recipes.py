@@ -41,13 +41,13 @@ def sums(b, x): return torch.zeros(len(b), dtype=torch.float64).index_add(0, b.t
 
 def short(name, out, env=None, resume=False, should_stop=None, **changes):
     env = env or Eager()
-    recipe = recipes.known[name](
-        **dict(steps=2, groups=4, group_size=6, max_tokens=24, test_tasks=0, checkpoint_every=1) | changes)
+    recipe = recipes.known[name](**dict(steps=2, groups=4, group_size=6, max_tokens=24, test_tasks=0,
+        checkpoint_every=1) | changes)
     return train(small_policy(env), env, recipe, out, resume=resume, should_stop=should_stop, progress=False)
 
 PACED = dict(n=4, count=4, most=6)
 CHANGES = dict(roc=dict(curate=deferred(lambda: chain(keep_mixed, partial(roc, keep=4)))),
-               dart=dict(memory=partial(PacedSelection, **PACED)))
+    dart=dict(memory=partial(PacedSelection, **PACED)))
 
 @pytest.mark.parametrize('name', NAMES)
 def test_it_trains_on_a_tool(tmp_path, name):
@@ -64,6 +64,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, name):
     same_run(whole, short(name, tmp_path/'cut', resume=True, **changes))
 
 def test_roc_keeps_as_many_of_each_group_and_the_cleaner_successes():
+    """Over many batches: `keep` of every group that was mixed, both kinds in it, successes that are cleaner on
+    average; how unclean a failure is changes nothing."""
     before, after = [], []
     for seed in range(12):
         b = keep_mixed(played(groups=6, size=12, seed=seed))
@@ -85,6 +87,8 @@ def test_a_group_too_small_to_choose_from_makes_no_update(tmp_path):
     assert rows[0]['skipped'].startswith('roc left none of') and rows[0]['episodes'] == 16
 
 def test_void_turns_are_counted_and_not_learned_from():
+    """The advantages are those of all episodes; the tokens of an episode with a void turn carry no weight; their
+    gradient is nothing."""
     training = trainer.Training(small_policy(Eager()), Eager(),
         recipes.simpletir(groups=4, group_size=8, max_tokens=6, test_tasks=0))
     whole = trainer.collect(training, 0)
@@ -134,6 +138,7 @@ def test_dart_plays_as_its_tasks_need(tmp_path):
     assert min(sizes) < 6 == max(sizes) and again.longest.max() > 0
 
 def test_what_dr_bot_leaves_out():
+    "Three quarters of the groups, those that differ most; of them, who was cut short is only counted."
     b = played(groups=8, max_turns=3)
     left = recipes.dr_bot().curate(b)
     std = torch.stack([b.episodes.outcome[b.episodes.group == g].std() for g in range(8)])
@@ -152,6 +157,8 @@ def test_the_clips_are_those_of_the_papers():
         and made['spear_clip'].objective is spear_clip)
 
 def test_the_command_line_leaves_a_recipe_its_numbers(tmp_path):
+    """`agentlab train --recipe roc --env python_tool`: 16 attempts as the recipe has it, 24 tokens as the
+    environment asks."""
     from agentlab import cli
     cli.train(recipe='roc', env='python_tool', model='untrained', steps=1, groups=2, test_tasks=0,
         out=str(tmp_path/'run'))

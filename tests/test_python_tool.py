@@ -10,11 +10,12 @@ from hypothesis import given, settings, strategies as st
 
 from later import needs
 needs('pydantic_monty', reason="pydantic-monty is not installed: pip install -e '.[python]'")
-from agentlab.env import (Bubblewrap, EnvError, Isolated, MontySandbox, PythonTool, Refused, Result, answers, check_env,
-                          readable, run_python, sandbox as module, slips, splits, well_formed)
-from agentlab.env.protocol import canonical, random_states
-from agentlab.env.python_tool import forms, habit, joined, levels, names_in, parse, solve, spelled
-from agentlab.env.sandbox import call_filter
+from agentlab.env import sandbox as module
+from agentlab.env.isolation import Isolated
+from agentlab.env.protocol import EnvError, canonical, check_env, random_states, splits
+from agentlab.env.python_tool import (PythonTool, answers, forms, habit, joined, levels, names_in, parse, slips, solve,
+    spelled, well_formed)
+from agentlab.env.sandbox import Bubblewrap, MontySandbox, Refused, Result, call_filter, readable, run_python
 
 few = settings(max_examples=40, deadline=None)
 SECONDS, MEGABYTES = .2, 32
@@ -31,14 +32,9 @@ def refused(code, *, names=None, within=SECONDS + .3 + 4, box=monty):
     "Run what must fail; returns the error. Nothing raises, and the answer comes in time."
     start = time.monotonic()
     result = box(code, names)
-    assert (spent := time.monotonic() - start) < within, (code[:60], spent)
+    assert time.monotonic() - start < within, (code[:60], time.monotonic() - start)
     assert not result.ok and result.error and len(result.error) < 600 and len(result.text) < 600, (code[:60], result)
     return result.error
-
-def python(code, **variables):
-    "What code prints in a Python of its own."
-    return subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, check=True,
-                          env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)) | variables, timeout=60).stdout
 
 # ---- escapes
 
@@ -50,75 +46,75 @@ def secret(tmp_path, monkeypatch):
     monkeypatch.setenv('AGENTLAB_SECRET', SECRET)
     return tmp_path/'secret'
 
-READS = [
-    'open({0!r}).read()', 'import os\nos.open({0!r}, 0)', 'from pathlib import Path\nPath({0!r}).read_text()',
+READS = ['open({0!r}).read()', 'import os\nos.open({0!r}, 0)', 'from pathlib import Path\nPath({0!r}).read_text()',
     'import os\nos.listdir({1!r})', 'from pathlib import Path\nlist(Path({1!r}).iterdir())',
-    'import io\nio.open({0!r}).read()', "with open({0!r}) as f: print(f.read())", "[line for line in open({0!r})]",
-    "exec('open({0!r}).read()')", "eval('open({0!r}).read()')",
-    'from pathlib import Path\nPath({0!r}).exists() and 1/0', 'import json\njson.load(open({0!r}))',
-    'import os\nos.environ', "import os\nos.getenv('AGENTLAB_SECRET') + ''", 'open("../../../../../..{0}").read()',
-    'open("/proc/self/environ").read()', 'open({0!r}, "w").write("x")', "open(0).read()"]
+    'import io\nio.open({0!r}).read()', "with open({0!r}) as f: print(f.read())",
+    "[line for line in open({0!r})]", "exec('open({0!r}).read()')", "eval('open({0!r}).read()')",
+    'from pathlib import Path\nPath({0!r}).exists() and 1/0',
+    'import json\njson.load(open({0!r}))', 'import os\nos.environ', "import os\nos.getenv('AGENTLAB_SECRET') + ''",
+    'open("../../../../../..{0}").read()', 'open("/proc/self/environ").read()', 'open({0!r}, "w").write("x")',
+    "open(0).read()"]
 
 @pytest.mark.parametrize('code', READS)
 def test_no_file_and_no_environment_is_read_or_written(code, secret):
-    refused(code := code.format(str(secret), str(secret.parent)))
-    assert secret.read_text() == SECRET and SECRET not in str(monty(code))
+    refused(code.format(str(secret), str(secret.parent)))
+    assert secret.read_text() == SECRET and SECRET not in str(monty(code.format(str(secret), str(secret.parent))))
 
-@pytest.mark.parametrize('code', [
-    # the network
-    'import socket', 'import urllib.request', 'import http.client', 'import ssl', 'import ftplib', 'import requests',
-    'import asyncio\nawait asyncio.open_connection("localhost", 80)', 'open("http://localhost")',
-    # processes and foreign code
-    'import os\nos.fork()', 'import os\nwhile True: os.fork()', 'import os\nos.system("id")',
-    'import os\nos.popen("id")', 'import os\nos.execv("/bin/sh", ["sh"])', 'import subprocess\nsubprocess.run("id")',
-    'import multiprocessing', 'import threading', 'import ctypes', 'import _posixsubprocess', 'import signal',
-    'import os\nos.kill(1, 9)', 'import os\nos.kill(os.getppid(), 9)', 'import concurrent.futures',
-    'import sys\nsys.modules["os"].system("id")', 'import pty', 'import importlib',
-    # up through objects, and out by leaving
-    '().__class__.__base__.__subclasses__()', "__import__('os')", '(lambda: 0).__globals__',
-    "getattr(print, '__self__')", 'def f(): pass\nf.__code__', '[].__reduce_ex__(2)', '"{0.__class__}".format(1).x',
-    'try: 1/0\nexcept Exception as e: e.__traceback__.tb_frame', 'globals()["__builtins__"]["open"]("/etc/passwd")',
-    'breakpoint()', 'input()', 'exit()', 'raise SystemExit', 'raise KeyboardInterrupt', 'raise BaseException("x")',
-    'import sys\nsys.exit(0)', 'compile("1", "", "eval")', 'import pickle', 'import gc', 'import inspect',
-    # endless loops
-    'while True: pass', 'sum(range(10**12))', 'max(range(10**12))',
-    'while True:\n  try:\n    while True: pass\n  except BaseException: pass',
-    'while True:\n  try: 1/0\n  finally: continue', 'import math\nlen(str(math.factorial(10**6)))',
+@pytest.mark.parametrize('code', ['import socket', 'import urllib.request', 'import http.client', 'import ssl',
+    'import ftplib', 'import requests', 'import asyncio\nawait '
+    'asyncio.open_connection("localhost", 80)', 'open("http://localhost")'])
+def test_no_network(code): refused(code)
+
+@pytest.mark.parametrize('code',
+    ['import os\nos.fork()', 'import os\nwhile True: os.fork()', 'import os\nos.system("id")',
+    'import os\nos.popen("id")', 'import os\nos.execv("/bin/sh", ["sh"])',
+    'import subprocess\nsubprocess.run("id")', 'import multiprocessing',
+    'import threading', 'import ctypes', 'import _posixsubprocess', 'import signal',
+    'import os\nos.kill(1, 9)', 'import os\nos.kill(os.getppid(), 9)',
+    'import concurrent.futures', 'import sys\nsys.modules["os"].system("id")', 'import pty',
+    'import importlib'])
+def test_no_process_and_no_foreign_code(code): refused(code)
+
+@pytest.mark.parametrize('code',
+    ['().__class__.__base__.__subclasses__()', "__import__('os')", '(lambda: 0).__globals__',
+    "getattr(print, '__self__')", 'def f(): pass\nf.__code__', '[].__reduce_ex__(2)',
+    '"{0.__class__}".format(1).x', 'try: 1/0\nexcept Exception as e: e.__traceback__.tb_frame',
+    'globals()["__builtins__"]["open"]("/etc/passwd")', 'breakpoint()', 'input()', 'exit()',
+    'raise SystemExit', 'raise KeyboardInterrupt', 'raise BaseException("x")',
+    'import sys\nsys.exit(0)', 'compile("1", "", "eval")', 'import pickle', 'import gc',
+    'import inspect'])
+def test_no_way_up_through_objects_and_no_way_out_by_leaving(code): refused(code)
+
+@pytest.mark.parametrize('code', ['while True: pass', 'sum(range(10**12))', 'max(range(10**12))', 'while True:\n  '
+    'try:\n    while True: pass\n  except BaseException: pass', 'while True:\n  try: '
+    '1/0\n  finally: continue', 'import math\nlen(str(math.factorial(10**6)))',
     'import math\nmath.gcd(3**400000, 7**400000)', 'pow(3, 10**100000, 10**100000 + 1)',
-    "import re\nre.match('(a|a)+$', 'a'*30 + 'b') or 1/0", 'sorted(range(10**9))', 'x = 1\nwhile x: x = -x',
-    'any(x < 0 for x in range(10**15))', 'import time\nwhile True: time.sleep(10**6)',
+    "import re\nre.match('(a|a)+$', 'a'*30 + 'b') or 1/0", 'sorted(range(10**9))',
+    'x = 1\nwhile x: x = -x', 'any(x < 0 for x in range(10**15))',
+    'import time\nwhile True: time.sleep(10**6)',
     'import asyncio\nasync def f():\n    while True: await asyncio.sleep(1)\nawait f()',
-    'def f(n): return f(n - 1) + f(n - 1) if n else 1\nf(60)', "x = 3**3000000\nwhile True: x = x * x % 7**10**6",
-    "'ab'.replace('', 'x' * 10**6) and [0]*10**9",
-    # deep recursion
-    'def f(n): return f(n + 1)\nf(0)', 'f = lambda: f()\nf()',
-    'class A:\n    def __repr__(self): return repr(self) + "x"\nprint(A())',
-    'a = []\nb = []\nfor i in range(10**5):\n    a, b = [a], [b]\na == b', 'def f(): g()\ndef g(): f()\nf()',
-    # other spellings
-    'ｏｐｅｎ("/etc/passwd").read()', '𝐨𝐩𝐞𝐧("/etc/passwd").read()', 'ｉｍｐｏｒｔ socket', 'import ｓocket',
-    '__ｉmport__("os")', 'import os\nos.ſystem("id")',
-    '#\u2028open("/etc/passwd").read()\n1/0',
-    '# coding: utf-7\n+AG8-pen("/etc/passwd")',
-    'x = 1\x0copen("/etc/passwd")', 'ореn("x")', '\ufeffopen("/etc/passwd").read()', '"\ud800"'])
-def test_no_way_out(code): refused(code)
+    'def f(n): return f(n - 1) + f(n - 1) if n else 1\nf(60)', "x = 3**3000000\nwhile "
+    "True: x = x * x % 7**10**6", "'ab'.replace('', 'x' * 10**6) and [0]*10**9"])
+def test_endless_loops_end(code): refused(code)
 
-@pytest.mark.parametrize('code', [
-    "'a' * 10**10", '[0] * 10**10', '10**10**8', '10**10**8 % 7', '2**(2**40)', '1 << 10**12', 'bytes(10**10)',
-    'a = [0]\nwhile True: a += a', "a = 'x'\nwhile True: a += a", 'a = []\nwhile True: a.append(a * 2)',
-    'list(range(10**9))', "'%1000000000d' % 1", "f'{1:1000000000}'", "'1'.zfill(10**10)", "'x'.center(10**10)",
+@pytest.mark.parametrize('code',
+    ["'a' * 10**10", '[0] * 10**10', '10**10**8', '10**10**8 % 7', '2**(2**40)', '1 << 10**12',
+    'bytes(10**10)', 'a = [0]\nwhile True: a += a', "a = 'x'\nwhile True: a += a",
+    'a = []\nwhile True: a.append(a * 2)', 'list(range(10**9))', "'%1000000000d' % 1",
+    "f'{1:1000000000}'", "'1'.zfill(10**10)", "'x'.center(10**10)",
     "','.join(['x'*1000]*10**7)", "('ab'*10**6).replace('a', 'b'*10**4)",
-    'import itertools\nlist(itertools.permutations(range(12)))', '{i: str(i) for i in range(10**8)}',
-    'a = ()\nfor i in range(10**7): a = (a,)', 'list(range(10**7))', 'x = 7\nwhile True: x = x * x',
-    "'a'.encode() * 10**10", 'set(range(10**9))', "'x'.ljust(2**62)", "[[0]*10**5 for i in range(10**5)]",
-    "import re\nre.sub('', 'x'*10**4, 'y'*10**6)", "import json\njson.dumps('\\x00'*10**8)",
-    "'{:>1000000000}'.format(1)"])
+    'import itertools\nlist(itertools.permutations(range(12)))', '{i: str(i) for i in '
+    'range(10**8)}', 'a = ()\nfor i in range(10**7): a = (a,)', 'list(range(10**7))',
+    'x = 7\nwhile True: x = x * x', "'a'.encode() * 10**10", 'set(range(10**9))',
+    "'x'.ljust(2**62)", "[[0]*10**5 for i in range(10**5)]", "import re\nre.sub('', 'x'*10**4, "
+    "'y'*10**6)", "import json\njson.dumps('\\x00'*10**8)", "'{:>1000000000}'.format(1)"])
 def test_memory_bombs_are_refused(code):
     assert re.match('MemoryError|TimeoutError|OverflowError|ValueError', refused(code)), code
 
 @linux
-@pytest.mark.parametrize('code', [
-    'a = [0]\nwhile True: a += a', 'x = 7\nwhile True: x = x * x', "'a' * 10**10", 'list(range(10**6))',
-    '{i: str(i) for i in range(10**8)}', '(' * 10**5, "f'{1:1000000000}'"])
+@pytest.mark.parametrize('code', ['a = [0]\nwhile True: a += a', 'x = 7\nwhile True: x = x * x', "'a' * 10**10",
+    'list(range(10**6))', '{i: str(i) for i in range(10**8)}', '(' * 10**5,
+    "f'{1:1000000000}'"])
 def test_the_worker_never_takes_much_more_than_its_limit(code):
     fresh = MontySandbox(seconds=SECONDS, megabytes=MEGABYTES)
     with fresh.session(fresh.workers()) as session:
@@ -142,15 +138,21 @@ def test_our_own_process_stays_small():
                  'raise ValueError("x" * 10**7)', '"x" * 10**7'):
         monty(code)
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            - before < 200 * (1024 if sys.platform == 'linux' else 1024**2))
+        - before < 200 * (1024 if sys.platform == 'linux' else 1024**2))
 
-@pytest.mark.parametrize('code', [
-    '(' * 10**5, '(' * 10**5 + '1' + ')' * 10**5, '[' * 10**5, '{' * 10**5, '-' * 10**5 + '1', 'not ' * 10**5 + '1',
-    '~' * 10**5 + '1', 'a' + '.b' * 10**5, '1' + '+1' * 10**5, 'lambda: ' * 10**5 + '1', '1 if 1 else ' * 10**5 + '1',
-    '1' + '**1' * 10**5, 'f' + '()' * 10**5, 'a' + '[0]' * 10**5, 'f"{' * 200 + '1' + '}"' * 200, '9' * 5000,
-    '1' + '<2' * 10**5, 'await ' * 10**5 + 'x',
-    '\n'.join(' ' * i + 'if 1:' for i in range(3000)) + '\n' + ' ' * 3000 + '1/0', '@x\n' * 10**5 + 'def f(): pass',
-    'x = ' * 10**5 + '1/0', '(yield ' * 10**4, 'try:\n' * 3, 'print(' * 10**5, '"' * 10**5 + "'"])
+@pytest.mark.parametrize('code', ['def f(n): return f(n + 1)\nf(0)', 'f = lambda: f()\nf()', 'class A:\n    '
+    'def __repr__(self): return repr(self) + "x"\nprint(A())', 'a = []\nb = []\nfor i in '
+    'range(10**5):\n    a, b = [a], [b]\na == b', 'def f(): g()\ndef g(): f()\nf()'])
+def test_deep_recursion(code): refused(code)
+
+@pytest.mark.parametrize('code', ['(' * 10**5, '(' * 10**5 + '1' + ')' * 10**5, '[' * 10**5, '{' * 10**5,
+    '-' * 10**5 + '1', 'not ' * 10**5 + '1', '~' * 10**5 + '1', 'a' + '.b' * 10**5,
+    '1' + '+1' * 10**5, 'lambda: ' * 10**5 + '1', '1 if 1 else ' * 10**5 + '1',
+    '1' + '**1' * 10**5, 'f' + '()' * 10**5,
+    'a' + '[0]' * 10**5, 'f"{' * 200 + '1' + '}"' * 200, '9' * 5000, '1' + '<2' * 10**5,
+    'await ' * 10**5 + 'x', '\n'.join(' ' * i + 'if 1:' for i in range(3000)) + '\n'
+    + ' ' * 3000 + '1/0', '@x\n' * 10**5 + 'def f(): pass', 'x = ' * 10**5 + '1/0',
+    '(yield ' * 10**4, 'try:\n' * 3, 'print(' * 10**5, '"' * 10**5 + "'"])
 def test_the_parser_is_no_way_in(code): refused(code, within=8)
 
 def test_deep_values_come_back_as_text_or_as_an_error():
@@ -175,7 +177,7 @@ def test_huge_output_is_cut_and_said_to_be():
     assert roomy('print("kept")\n1/0') == Result(False, 'kept', 'ZeroDivisionError: division by zero')
 
 TRICKS = ['\x1b[2J\x1b[31m', '\u202e\u2066', '\u200b\u200d\ufeff', '\x00\x07\x08\r', '\ud800', '\udfff', '\U000e0041',
-          '\x85\u2028\u2029', '\u00ad', '\ufffe', '\x7f']
+    '\x85\u2028\u2029', '\u00ad', '\ufffe', '\x7f']
 
 @pytest.mark.parametrize('trick', TRICKS)
 def test_what_cannot_be_seen_is_written_as_an_escape(trick):
@@ -186,21 +188,29 @@ def test_what_cannot_be_seen_is_written_as_an_escape(trick):
     # the raw characters in the source
     assert isinstance(roomy(f'print("{trick}")'), Result) and isinstance(roomy(trick), Result)
 
+@pytest.mark.parametrize('code',
+    ['ｏｐｅｎ("/etc/passwd").read()', '𝐨𝐩𝐞𝐧("/etc/passwd").read()', 'ｉｍｐｏｒｔ socket',
+    'import ｓocket',
+    '__ｉmport__("os")', 'import os\nos.ſystem("id")', '#\u2028open("/etc/passwd").read()\n1/0',
+    '# coding: utf-7\n+AG8-pen("/etc/passwd")', 'x = 1\x0copen("/etc/passwd")', 'ореn("x")',
+    '\ufeffopen("/etc/passwd").read()', '"\ud800"'])
+def test_unicode_spellings_open_no_door(code): refused(code)
+
 @given(st.text(max_size=300), st.integers(1, 50))
 def test_readable_is_bounded_and_visible(text, limit):
     shown = readable(text, limit)
     assert len(shown) <= limit + 40 and all(c.isprintable() or c == '\n' for c in shown)
     if len(text) <= limit and text.isprintable(): assert shown == text
 
-pieces = st.sampled_from([
-    'x', 'a', '1', '9' * 30, '(', ')', '[', ']', '{', '}', ':', ',', '.', '=', '+', '-', '*', '**', '<<', '%', '\n',
-    '\n ', '\n    ', ' ', 'def f(x):', 'class A:', 'lambda x:', 'for x in', 'while', 'if', 'else', 'not', 'in', 'range',
-    'print', 'sum', 'str', 'open', 'import os', 'try:', 'except:', 'f"{', '}"', '"', "'", '\\', '\0', 'é', '\ud800',
-    'await', 'yield', 'return', 'match x:', '@', 'del', 'global x', 'raise', ';', '#'])
+pieces = st.sampled_from(['x', 'a', '1', '9' * 30, '(', ')', '[', ']', '{', '}', ':', ',', '.', '=', '+', '-', '*',
+    '**', '<<', '%', '\n', '\n ', '\n    ', ' ', 'def f(x):', 'class A:', 'lambda x:', 'for x in',
+    'while', 'if', 'else', 'not', 'in', 'range', 'print', 'sum', 'str', 'open', 'import os',
+    'try:', 'except:', 'f"{', '}"', '"', "'", '\\', '\0', 'é', '\ud800', 'await', 'yield',
+    'return', 'match x:', '@', 'del', 'global x', 'raise', ';', '#'])
 
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(st.lists(pieces, max_size=30).map(' '.join), st.lists(pieces, max_size=30).map(''.join),
-                 st.text(max_size=60)))
+    st.text(max_size=60)))
 def test_any_text_is_a_program_that_ends_in_a_result(code):
     start = time.monotonic()
     result = monty(code, dict(a=[1, 2, 3]))
@@ -208,12 +218,12 @@ def test_any_text_is_a_program_that_ends_in_a_result(code):
     assert len(result.text) < 600 and len(result.error) < 600 and '\x1b' not in result.text + result.error
 
 DOUBLED = 'a = []\n' + 'a = [a, a]\n'*40
-UNFOLDING = dict(
-    value=DOUBLED + 'a', printed=DOUBLED + 'print(a)', text=DOUBLED + 'str(a)', formatted=DOUBLED + 'f"{a}"',
-    set_of=DOUBLED.replace('[', '(').replace(']', ',)').replace('(,)', '()') + '{a}',
+UNFOLDING = dict(value=DOUBLED + 'a', printed=DOUBLED + 'print(a)', text=DOUBLED + 'str(a)', formatted=DOUBLED
+    + 'f"{a}"', set_of=DOUBLED.replace('[', '(').replace(']', ',)').replace('(,)', '()') + '{a}',
     keys='a = 1\n' + 'a = {1: a, 2: a}\n'*40 + 'a', strings="a = 'x'*1000000\n[a]*1000",
     more="a = 'x'*1000000\n[a]*4000", named=DOUBLED + 'print = repr = str\na',
-    ours=DOUBLED + '__print__ = __repr__ = lambda *given, **more: a\na', value_of=DOUBLED + '__value__ = a\n__value__',
+    ours=DOUBLED + '__print__ = __repr__ = lambda *given, **more: a\na',
+    value_of=DOUBLED + '__value__ = a\n__value__',
     newer=DOUBLED + 'try: 1/0\nexcept ValueError, ZeroDivisionError: pass\nstr(a)',
     executed=f'exec({DOUBLED + "str(a)"!r})')
 
@@ -225,21 +235,21 @@ def test_what_unfolds_does_so_where_the_limits_hold(what):
     import resource
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
     result = monty(UNFOLDING[what])
-    assert time.monotonic() - start < SECONDS + 5
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+    assert (time.monotonic() - start < SECONDS + 5
+        and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10)
     assert not result.text or what == 'ours'
     assert what == 'ours' or result.error.partition(':')[0] in ('TimeoutError', 'MemoryError'), result
 
-@pytest.mark.parametrize('code', [
-    'return a', 'if 1: return a\n5', 'for x in [1]:\n  try: return a\n  finally: pass', 'with open("x"): return a',
-    'class A: return a', 'match 1:\n  case 1: return a', 'while 1: return a'])
+@pytest.mark.parametrize('code', ['return a', 'if 1: return a\n5', 'for x in [1]:\n  try: return a\n  finally: pass',
+    'with open("x"): return a', 'class A: return a', 'match 1:\n  case 1: return a',
+    'while 1: return a'])
 def test_a_program_returns_nothing_to_us(code):
     "Monty takes a `return` outside of functions, and its value would unfold here."
     assert monty(DOUBLED + code).error == "SyntaxError: 'return' outside function"
     assert roomy('def f():\n  return 5\nf()') == Result(True, '5')
 
 LASTS = ('5', '5;', '5 # five', 'a = 2; a + 3', '(2 +\n 3)', 'a = 2\\\n+3\na', "'é'; 5", '\f5', 'a = 1\r\n5',
-         'a = 1\r5', '(b := 5)', '5 if True else \\\n 4', '"""a\nb"""; 5', 'print(end="")\n5', 'if 1: pass\n5')
+    'a = 1\r5', '(b := 5)', '5 if True else \\\n 4', '"""a\nb"""; 5', 'print(end="")\n5', 'if 1: pass\n5')
 
 @pytest.mark.parametrize('code', LASTS)
 def test_the_last_line_is_told_however_it_is_written(code): assert roomy(code) == Result(True, '5')
@@ -255,15 +265,18 @@ def test_calls_know_nothing_of_each_other_and_agree_between_processes():
     assert isinstance(roomy('open = 1\nprint = 2\nleft = 5'), Result)
     assert not roomy('left').ok and roomy('print(4)').text == '4'
     code = ('import random, time, datetime\nrandom.random(), time.time(), datetime.datetime.now(), hash("a"), {"b", '
-            '"a", "c"}, id([])')
-    there = python(f'from agentlab.env.sandbox import run_python; print(run_python({code!r}))', PYTHONHASHSEED='5')
+        '"a", "c"}, id([])')
+    there = subprocess.run([sys.executable, '-c',
+        f'from agentlab.env.sandbox import run_python; print(run_python({code!r}))'],
+        env=dict(os.environ, PYTHONHASHSEED='5', PYTHONPATH=os.pathsep.join(sys.path)),
+        capture_output=True, text=True, check=True).stdout
     assert there.strip() == repr(run_python(code)) and roomy(code).ok
 
 def test_names_are_lent_not_given():
     names = dict(a=[1, [2]], d=dict(k='v'), n=10**40, t=True, nothing=None, x=.5, s='é')
     kept = copy.deepcopy(names)
     assert (roomy('a[1].append(3)\na.append(4)\nd["k"] = 1\n(a, d, n, t, nothing, x, s)', names).text == "([1, [2, 3], "
-            "4], {'k': 1}, 1" + '0'*40 + ", True, None, 0.5, 'é')")
+        "4], {'k': 1}, 1" + '0'*40 + ", True, None, 0.5, 'é')")
     assert names == kept
     for wrong in (dict(f=print), {'a b': 1}, {3: 1}, dict(a=object())):
         with pytest.raises((TypeError, ValueError), match='names'): roomy('1', wrong)
@@ -290,27 +303,30 @@ def test_a_copy_and_a_pickle_have_workers_of_their_own():
 
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='no fork here')
 def test_a_fork_works_before_the_first_call_and_refuses_after_it():
-    python('import os; from agentlab.env.sandbox import MontySandbox, Refused; box = MontySandbox()\n'
-           'def child(check):\n  pid = os.fork()\n  if not pid: os._exit(0 if check() else 1)\n'
-           '  assert os.waitpid(pid, 0)[1] == 0\n'
-           'def refuses(box):\n  try: box("2")\n  except Refused as error: return "forked" in str(error)\n'
-           'child(lambda: box("1").text == "1"); assert box("1").text == "1"\n'
-           'child(lambda: refuses(box) and refuses(MontySandbox())); assert box("3").text == "3"')
+    code = ('import os; from agentlab.env.sandbox import MontySandbox, Refused; box = MontySandbox()\n'
+        'def child(check):\n    pid = os.fork()\n    if not pid: os._exit(0 if check() else 1)\n    assert '
+        'os.waitpid(pid, 0)[1] == 0\n'
+        'def refuses(box):\n    try: box("2")\n    except Refused as error: return "forked" in str(error)\n'
+        'child(lambda: box("1").text == "1"); assert box("1").text == "1"; child(lambda: refuses(box) and '
+        'refuses(MontySandbox())); assert box("3").text == "3"')
+    subprocess.run([sys.executable, '-W', 'ignore', '-c', code],
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)), check=True, timeout=30)
 
 @linux
 def test_workers_end_with_their_owner_even_if_it_is_killed():
     # nobody keeping the session would end it at once
     code = ('import time; from agentlab.env.sandbox import MontySandbox; box = MontySandbox(seconds=30); session = '
-            'box.session(box.workers()); print(session.__enter__().worker_pid, flush=True); time.sleep(60)')
+        'box.session(box.workers()); print(session.__enter__().worker_pid, flush=True); time.sleep(60)')
     owner = subprocess.Popen([sys.executable, '-c', code], env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
-                             stdout=subprocess.PIPE, text=True)
+        stdout=subprocess.PIPE, text=True)
     worker = int(owner.stdout.readline())
     assert Path(f'/proc/{worker}').exists()
     owner.kill(), owner.wait(), owner.stdout.close()
-    until, state = time.monotonic() + 10, Path(f'/proc/{worker}/stat')
-    while state.exists() and state.read_text().split(') ')[1][0] != 'Z':
-        assert time.monotonic() < until
+    until = time.monotonic() + 10
+    while (Path(f'/proc/{worker}/stat').exists() and Path(f'/proc/{worker}/stat').read_text().split(') ')[1][0] != 'Z'
+           and time.monotonic() < until):
         time.sleep(.05)
+    assert time.monotonic() < until
 
 def test_a_worker_that_is_killed_is_replaced():
     box = MontySandbox(seconds=.2, grace=.2)
@@ -326,9 +342,9 @@ def test_without_its_binary_it_refuses_and_runs_nothing(monkeypatch):
     monkeypatch.setenv('MONTY_BIN', '/nowhere/monty')
     with pytest.raises(Refused, match='do not start'): MontySandbox()('1')
 
-@pytest.mark.parametrize('wrong', [
-    dict(seconds=0), dict(seconds=float('inf')), dict(seconds='1'), dict(seconds=True), dict(megabytes=0),
-    dict(megabytes=1.5), dict(depth=5), dict(depth=10**5), dict(output=0)])
+@pytest.mark.parametrize('wrong', [dict(seconds=0), dict(seconds=float('inf')), dict(seconds='1'), dict(seconds=True),
+    dict(megabytes=0), dict(megabytes=1.5), dict(depth=5), dict(depth=10**5),
+    dict(output=0)])
 def test_limits_that_limit_nothing_are_refused(wrong):
     for make in (MontySandbox, Bubblewrap, lambda **limits: run_python('1', **limits)):
         with pytest.raises(ValueError, match=list(wrong)[0]): make(**wrong)
@@ -340,17 +356,16 @@ def unchecked(**facts):
     "A Bubblewrap that was not tried out."
     box = object.__new__(Bubblewrap)
     vars(box).update(dict(seconds=2.5, megabytes=100, depth=200,
-                          output=500, machine='x86_64', python='/opt/python/bin/python3',
-                          files=['--ro-bind', '/opt/python/lib/python3', '/opt/python/lib/python3'],
-                          bwrap='/usr/bin/bwrap', prlimit='/usr/bin/prlimit') | facts)
+        output=500, machine='x86_64', python='/opt/python/bin/python3',
+        files=['--ro-bind', '/opt/python/lib/python3', '/opt/python/lib/python3'],
+        bwrap='/usr/bin/bwrap', prlimit='/usr/bin/prlimit') | facts)
     return box
 
 def test_the_command_line_has_every_wall_and_every_limit():
     command = unchecked().command(7)
     before, after = command[:command.index('--')], command[command.index('--') + 1:]
-    assert before[0] == '/usr/bin/bwrap'
-    assert {'--unshare-all', '--die-with-parent', '--new-session', '--clearenv'} <= set(before)
-    assert '--share-net' not in before
+    assert before[0] == '/usr/bin/bwrap' and {'--unshare-all', '--die-with-parent', '--new-session',
+        '--clearenv'} <= set(before) and '--share-net' not in before
     pairs = list(zip(before, before[1:]))
     assert {('--cap-drop', 'ALL'), ('--remount-ro', '/'), ('--seccomp', '7'), ('--chdir', '/')} <= set(pairs)
     # nothing that can be written to
@@ -360,13 +375,13 @@ def test_the_command_line_has_every_wall_and_every_limit():
     assert after[0] == '/usr/bin/prlimit' and {f'--as={100 << 20}', '--cpu=3', '--fsize=0', '--core=0'} <= set(after)
     rest = after[after.index('--') + 1:]
     # the model's code is no part of it
-    assert rest[:6] == ['/opt/python/bin/python3', '-I', '-S', '-B', '-c', rest[5]] and rest[5] == module.runner
-    assert len(rest) == 6
+    assert rest[:6] == ['/opt/python/bin/python3', '-I', '-S', '-B', '-c',
+        rest[5]] and rest[5] == module.runner and len(rest) == 6
 
 def test_bubblewrap_refuses_and_never_runs_the_code_without_it(monkeypatch, tmp_path):
     started = []
     monkeypatch.setattr(module.subprocess, 'Popen', lambda *a, **k: started.append(a)
-                        or pytest.fail('a process was started'))
+        or pytest.fail('a process was started'))
     with pytest.raises(Refused, match='nothing was run.*apt-get install bubblewrap'):
         Bubblewrap(bwrap='no-such-bwrap', prlimit=sys.executable)
     with pytest.raises(Refused, match='no no-such-bwrap and no no-such-prlimit'):
@@ -390,8 +405,8 @@ def test_a_bwrap_that_does_not_work_is_found_out(script, tmp_path, monkeypatch):
 def test_the_filter_is_well_formed():
     for machine, (audit, column) in module.machines.items():
         numbers = [pair[column] for pair in module.allowed.values() if pair[column] is not None]
-        assert len(call_filter(machine)) == 8*(len(numbers) + 6) and len(numbers) < 200
-        assert len(set(numbers)) == len(numbers)
+        assert (len(call_filter(machine)) == 8*(len(numbers) + 6) and len(numbers) < 200
+            and len(set(numbers)) == len(numbers))
     assert all(pair[0] is not None for pair in module.allowed.values())
 
 def test_what_an_interpreter_needs_is_not_its_folder(tmp_path):
@@ -399,8 +414,8 @@ def test_what_an_interpreter_needs_is_not_its_folder(tmp_path):
     home = home_python(tmp_path)
     said = module.needed(str(home/'bin/python3'), shutil.which('true') or '/bin/true')
     seen = [path for option, path in zip(said, said[1:]) if option == '--ro-bind']
-    assert str(home/'bin/python3') in seen and str(home) not in seen
-    assert not any(Path(path) in (home/'bin', home/'lib', Path('/usr'), Path('/usr/lib'), Path('/')) for path in seen)
+    assert str(home/'bin/python3') in seen and str(home) not in seen and not any(Path(path) in (
+        home/'bin', home/'lib', Path('/usr'), Path('/usr/lib'), Path('/')) for path in seen)
     with pytest.raises(Refused, match='do not say which libraries'): module.needed(str(tmp_path/'no-python'))
 
 def home_python(tmp_path):
@@ -413,7 +428,7 @@ def home_python(tmp_path):
     shutil.copy(os.path.realpath(sys.executable), home/'bin/python3')
     own.symlink_to(library)
     asked = subprocess.run([home/'bin/python3', '-I', '-S', '-c',
-                            'import sysconfig; print(sysconfig.get_path("stdlib"))'], capture_output=True, text=True)
+        'import sysconfig; print(sysconfig.get_path("stdlib"))'], capture_output=True, text=True)
     if asked.stdout.strip() != str(own): pytest.skip(f'a copied interpreter does not run here: {asked.stderr[-200:]}')
     return home
 
@@ -431,21 +446,24 @@ def test_wrapped_cpython_computes():
 def test_wrapped_code_sees_no_file_and_no_environment(code, secret):
     code = code.format(str(secret), str(secret.parent))
     if code != 'open(0).read()': refused(code, within=6, box=wrapped)
-    assert secret.read_text() == SECRET and SECRET not in str(wrapped(code))
-    assert SECRET not in str(wrapped('import os\nos.environ'))
+    assert (secret.read_text() == SECRET and SECRET not in str(wrapped(code))
+        and SECRET not in str(wrapped('import os\nos.environ')))
 
 @needs_bwrap
-@pytest.mark.parametrize('code', [
-    'import os\nos.fork()', 'import os\nos.posix_spawn("/usr/bin/id", ["id"], {})',
+@pytest.mark.parametrize('code',
+    ['import os\nos.fork()', 'import os\nos.posix_spawn("/usr/bin/id", ["id"], {})',
     'import subprocess\nsubprocess.run("/usr/bin/id")', 'import os\nwhile True: os.fork()',
     'import threading\nthreading.Thread(target=print).start()', 'import socket\nsocket.socket()',
-    'import socket\nsocket.create_connection(("127.0.0.1", 1))', 'import socket\nsocket.socketpair()',
-    'import os\nos.kill(-1, 9)', 'open("/usr/x", "w")', 'open("/x", "w")', 'import os\nos.mkdir("/tmp")',
-    'import os\nos.unshare(0x10000000)' if hasattr(os, 'unshare') else 'import os\nos.chroot("/usr")',
+    'import socket\nsocket.create_connection(("127.0.0.1", 1))',
+    'import socket\nsocket.socketpair()', 'import os\nos.kill(-1, 9)', 'open("/usr/x", "w")',
+    'open("/x", "w")', 'import os\nos.mkdir("/tmp")', 'import os\nos.unshare(0x10000000)'
+    if hasattr(os, 'unshare') else 'import os\nos.chroot("/usr")',
     'import ctypes\nif ctypes.CDLL(None).unshare(0x10000000): 1/0',
-    'import ctypes\nif ctypes.CDLL(None).ptrace(0, 0, 0, 0): 1/0', 'import os\nos.setuid(0)', '"a" * 10**10',
-    'a = [0]\nwhile True: a += a', 'def f(n): return f(n + 1)\nf(0)', '(' * 10**5, 'import ctypes\nctypes.string_at(0)',
-    'import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))', 'import os\nos._exit(3)'])
+    'import ctypes\nif ctypes.CDLL(None).ptrace(0, 0, 0, 0): 1/0',
+    'import os\nos.setuid(0)', '"a" * 10**10', 'a = [0]\nwhile True: a += a',
+    'def f(n): return f(n + 1)\nf(0)', '(' * 10**5, 'import ctypes\nctypes.string_at(0)',
+    'import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))',
+    'import os\nos._exit(3)'])
 def test_wrapped_code_cannot_leave_multiply_or_grow(code): refused(code, within=6, box=wrapped)
 
 @needs_bwrap
@@ -455,10 +473,10 @@ def test_every_system_call_that_is_not_listed_is_refused():
     # the own calls of probes on x86_64: newer kernels let no filter see them and end whoever makes them by hand
     listed += [335, 336]
     code = ('import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n[n for n in range(600) if n not in listed and '
-            '(libc.syscall(n, 0, 0, 0, 0, 0, 0), ctypes.get_errno()) != (-1, 1)]')
+        '(libc.syscall(n, 0, 0, 0, 0, 0, 0), ctypes.get_errno()) != (-1, 1)]')
     assert wrapped(code, dict(listed=listed)) == Result(True, '[]')
     assert not {'keyctl', 'add_key', 'request_key', 'clone', 'clone3', 'fork', 'vfork', 'socket', 'ptrace', 'mount',
-                'unshare', 'setns', 'bpf', 'io_uring_setup', 'ioctl'} & set(module.allowed)
+        'unshare', 'setns', 'bpf', 'io_uring_setup', 'ioctl'} & set(module.allowed)
 
 @needs_bwrap
 def test_wrapped_code_finds_no_home_around_the_interpreter(tmp_path):
@@ -473,9 +491,9 @@ def test_wrapped_code_finds_no_home_around_the_interpreter(tmp_path):
 
 @needs_bwrap
 @pytest.mark.parametrize('code', ['while True: pass', '10**10**8', 'import time\ntime.sleep(60)',
-                                  'while True: print("x" * 100)', 'import signal\nfor s in range(1, 32):\n  try: '
-                                  'signal.signal(s, signal.SIG_IGN)\n  except (OSError, ValueError): pass\nwhile '
-                                  'True: pass', 'import os\nos.close(1), os.close(2)\nwhile True: pass'])
+    'while True: print("x" * 100)', 'import signal\nfor s in range(1, 32):\n  try: '
+    'signal.signal(s, signal.SIG_IGN)\n  except (OSError, ValueError): pass\nwhile '
+    'True: pass', 'import os\nos.close(1), os.close(2)\nwhile True: pass'])
 def test_wrapped_loops_end_and_leave_nothing_behind(code):
     error = refused(code, within=8, box=wrapped)
     assert re.match('TimeoutError|RuntimeError', error), error
@@ -489,22 +507,24 @@ def test_wrapped_loops_end_and_leave_nothing_behind(code):
 def wrapped_now():
     "Numbers of the processes that run wrapped code at this moment."
     found = set()
-    for path in Path('/proc').glob('[0-9]*'):
-        try: found |= {path.name} if b'code, names, depth' in (path/'cmdline').read_bytes() else set()
+    for path in Path('/proc').iterdir():
+        try:
+            found |= ({path.name} if path.name.isdigit() and b'code, names, depth' in (path/'cmdline').read_bytes()
+                else set())
         except OSError: pass
     return found
 
 # ---- the environment
 
 REFERENCE = dict(all=lambda x, v: True, odd=lambda x, v: x % 2 == 1, even=lambda x, v: x % 2 == 0,
-                 large=lambda x, v: x > v['k'], small=lambda x, v: x < v['k'])
+    large=lambda x, v: x > v['k'], small=lambda x, v: x < v['k'])
 MADE = dict(numbers=lambda x, v: x, squares=lambda x, v: x**2, remainders=lambda x, v: x**2 % v['m'])
 
 def plain(steps):
     "Steps whose NaN equals the NaN of others: another process sends a NaN of its own."
     return [dataclasses.replace(step, info=step.info
-                                | ({'columns': {k: None if x != x else x for k, x in step.info['columns'].items()}}
-                                   if 'columns' in step.info else {})) for step in steps]
+        | ({'columns': {k: None if x != x else x for k, x in step.info['columns'].items()}}
+        if 'columns' in step.info else {})) for step in steps]
 
 def reference(form, v):
     "The answer, worked out in another way than the code of the form."
@@ -512,9 +532,9 @@ def reference(form, v):
     if first in MADE: return sum(MADE[first](x, v) for x in v['a'] if REFERENCE[last[0]](x, v))
     if last == ['smallest']: return sorted(x**2 % v['m'] for x in v['a'])[dict(second=1, third=2, fourth=3)[first]]
     return dict(products=lambda: sum(v['a'][i]*v['b'][i] for i in range(len(v['a']))),
-                power=lambda: v['p']**v['q'] % v['m'], multiples=lambda: (v['n'] - 1)//v['p'],
-                either=lambda: len(set(range(v['p'], v['n'], v['p'])) | set(range(v['q'], v['n'], v['q']))),
-                digits=lambda: sum(map(int, str(v['p']**v['q']))))[form]()
+        power=lambda: v['p']**v['q'] % v['m'], multiples=lambda: (v['n'] - 1)//v['p'],
+        either=lambda: len(set(range(v['p'], v['n'], v['p'])) | set(range(v['q'], v['n'], v['q']))),
+        digits=lambda: sum(map(int, str(v['p']**v['q']))))[form]()
 
 @pytest.mark.parametrize('level', levels)
 def test_questions_code_and_answers_agree(level):
@@ -522,8 +542,8 @@ def test_questions_code_and_answers_agree(level):
     for task in env.tasks('test', 150):
         step, truth = env.reset(0, task), reference(task['form'], task['values'])
         met.add(task['form'])
-        assert solve(task) == truth != 0 and joined(step.info['answer']) == str(truth)
-        assert set(task['values']) == set(names_in(task['form']))
+        assert (solve(task) == truth != 0 and joined(step.info['answer']) == str(truth)
+            and set(task['values']) == set(names_in(task['form'])))
         assert env.sandbox(forms[task['form']][1], task['values']).text == str(truth)
         for name, value in task['values'].items():
             assert f"{name} = {', '.join(map(str, value)) if isinstance(value, list) else value}." in joined(
@@ -531,15 +551,14 @@ def test_questions_code_and_answers_agree(level):
         assert env.step(env.expert()).info['milestone'] == 1 and env.step(env.expert()).info['success']
     assert met == set(levels[level])
 
-@pytest.mark.parametrize('options', [
-    dict(), dict(level=1, milestone=.2), dict(level=3, spaced=False, split='test'), dict(horizon=2, split='demo'),
-    dict(horizon=9)])
+@pytest.mark.parametrize('options', [dict(), dict(level=1, milestone=.2), dict(level=3, spaced=False, split='test'),
+    dict(horizon=2, split='demo'), dict(horizon=9)])
 def test_it_keeps_the_rules(options): assert set(check_env(PythonTool(**options)).values()) == {'ok'}
 
 said = st.one_of(st.sampled_from(['python sum ( a )', 'python 1 2 + 3', 'python', 'answer 1 2', 'answer',
-                                  'answer x', 'PYTHON: 1', '```python\n1\n```', 'x * x',
-                                  'python 1 / 0', 'python print ( 1', 'python while 1 : pass'] ),
-                 st.text('pythonaswer 12()+*\n`.:,-é\ud800\x1b', max_size=30), st.text(max_size=20))
+    'answer x', 'PYTHON: 1', '```python\n1\n```', 'x * x',
+    'python 1 / 0', 'python print ( 1', 'python while 1 : pass'] ),
+    st.text('pythonaswer 12()+*\n`.:,-é\ud800\x1b', max_size=30), st.text(max_size=20))
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**40), st.lists(said, max_size=6), st.booleans())
@@ -549,16 +568,16 @@ def test_any_text_is_played_and_counted(seed, actions, spaced):
     for turn, action in enumerate(actions, 1):
         last, step = step, env.step(action)
         columns, verb = step.info['columns'], parse(action)[0]
-        assert (columns['tool'], columns['void']) == (verb == 'python', not verb)
-        assert (columns['tool_error'] in (0, 1) if verb == 'python' else math.isnan(columns['tool_error']))
-        assert step.info['invalid'] == bool(columns['void'])
+        assert ((columns['tool'], columns['void']) == (verb == 'python', not verb)
+            and (columns['tool_error'] in (0, 1) if verb == 'python' else math.isnan(columns['tool_error']))
+            and step.info['invalid'] == bool(columns['void']))
         assert ({k: columns[k] for k in ('malformed', 'answers')} == well_formed(action) and (columns['answers'] > 0)
-                == (verb == 'answer') and list(columns) == ['tool', 'tool_error', 'void', 'malformed', 'answers'])
-        assert step.info.get('cost', 0) == columns['tool'] and canonical(step.info['state'])
-        assert '\x1b' not in step.observation
+            == (verb == 'answer') and list(columns) == ['tool', 'tool_error', 'void', 'malformed', 'answers'])
+        assert (step.info.get('cost', 0) == columns['tool'] and canonical(step.info['state'])
+            and '\x1b' not in step.observation)
         if columns['void']:
-            assert (step.observation, step.info['state'], step.reward) == (
-                'Nothing was run.', last.info['state'], dict(player=0.))
+            assert (step.observation, step.info['state'], step.reward) == ('Nothing was run.', last.info['state'],
+                dict(player=0.))
         assert step.done == (verb == 'answer' or turn == 4) and not step.info['truncated']
         if step.done: break
     if step.done:
@@ -612,7 +631,7 @@ def test_the_columns_of_a_reply(action):
     columns = step.info['columns']
     assert tuple(None if x != x else x for x in columns.values()) == REPLIES[action]
     assert (step.done == (columns['answers'] > 0) and bool(step.info['success'])
-            == (action in ('answer 1 2 answer 1 3', 'answer x answer 1 3', 'answer 1 3 answer x')))
+        == (action in ('answer 1 2 answer 1 3', 'answer x answer 1 3', 'answer 1 3 answer x')))
 
 def test_the_columns_reach_the_table():
     "As the filters read them: NaN where no tool answered, also where nobody called one in the whole batch."
@@ -625,10 +644,9 @@ def test_the_columns_reach_the_table():
             turns.append(Turn(t, text=action, ids=[1], logps=[-1.], entropies=[1.]))
             turns[-1].learn(env.step(action).info)
         return Episode(turns, outcome=1.)
-    b = Batch.from_episodes([
-        episode('python sum ( a )', 'answer 1 3'),
-        episode('python sum ( a', 'nothing', 'python sum ( a )', 'answer 1 2 answer 1 3'), episode('answer 1 3'),
-        episode('```python\n1', 'answer 1 3')])
+    b = Batch.from_episodes([episode('python sum ( a )', 'answer 1 3'),
+        episode('python sum ( a', 'nothing', 'python sum ( a )', 'answer 1 2 answer 1 3'),
+        episode('answer 1 3'), episode('```python\n1', 'answer 1 3')])
     assert b.turns.tool_error.nan_to_num(nan=-1).tolist() == [0, -1, 1, -1, 0, -1, -1, 0, -1]
     # share of errors (.5 without a call), and 1 for a broken form, else the surplus answers per turn
     assert roc_penalty(b).tolist() == [0, .5 + 1/4, .5, 1]
@@ -645,12 +663,12 @@ def test_what_is_said_of_an_action_agrees_with_what_is_understood(action):
 
 @given(st.text('0123456789 ,.+*()[]ax\n', max_size=60))
 def test_digits_come_apart_and_together(text):
-    assert joined(spelled(text)) == joined(text) and not re.search('[0-9]{2}', spelled(text))
-    assert not re.search('[0-9] [0-9]', joined(text))
+    assert (joined(spelled(text)) == joined(text) and not re.search('[0-9]{2}', spelled(text))
+        and not re.search('[0-9] [0-9]', joined(text)))
 
 def test_a_result_counts_only_if_the_tool_gave_it():
     env, task = PythonTool(spaced=False, milestone=.5,
-                           sandbox=roomy), dict(form='power', values=dict(p=12, q=11, m=101))
+        sandbox=roomy), dict(form='power', values=dict(p=12, q=11, m=101))
     truth = pow(12, 11, 101)
     env.reset(0, task)
     assert env.step(f'python raise ValueError({truth})').info['milestone'] == 0  # an error that names it is no result
@@ -669,8 +687,8 @@ def test_splits_share_no_problem_and_reset_draws_from_its_own():
             env = PythonTool(level=level, split=split)
             drawn = [env.reset(seed) and env.task for seed in range(50)]
             for task in env.tasks(split, 150) + drawn: assert seen.setdefault(json.dumps(task), split) == split
-            assert len({json.dumps(task) for task in env.tasks(split, 150)}) == 150
-            assert env.tasks(split, 150)[:5] == env.tasks(split, 5) != env.tasks(split, 5, seed=1)
+            assert (len({json.dumps(task) for task in env.tasks(split, 150)}) == 150
+                and env.tasks(split, 150)[:5] == env.tasks(split, 5) != env.tasks(split, 5, seed=1))
 
 def test_the_demonstrator_errs_in_every_way_and_mends_some_of_it():
     env, generator, kinds, won, mended, lucky = PythonTool(split='demo', sandbox=roomy), Random(0), Counter(), 0, 0, 0
@@ -684,10 +702,10 @@ def test_the_demonstrator_errs_in_every_way_and_mends_some_of_it():
             kinds += Counter(dict(void=columns['void'], error=error, habit=action == f'python {usual}'))
             faults += columns['void'] + error
             lucky += bool(columns['tool'] and action != f"python {forms[task['form']][1]}" and step.info['milestone']
-                          and not faults)
+                and not faults)
         won, mended = won + step.info['success'], mended + (step.info['success'] and faults > 0)
     assert (all(kinds[kind] > 10 for kind in ('void', 'error', 'habit')) and .4 < won/400 < .65 and mended > 25
-            and lucky > 0), (kinds, won, mended, lucky)
+        and lucky > 0), (kinds, won, mended, lucky)
 
 def test_slips_are_said_with_the_words_of_the_vocabulary():
     env = PythonTool(level=3)
@@ -696,8 +714,8 @@ def test_slips_are_said_with_the_words_of_the_vocabulary():
     for form, (question, code) in forms.items():
         for text in [question, code, habit(form), *(action for actions in slips(code).values() for action in actions)]:
             assert set(re.findall(r'\w+|[^\w\s]', spelled(text))) <= words, text
-        assert habit(form) != code
-        assert code not in [action[7:] for kind, actions in slips(code).items() if kind != 'void' for action in actions]
+        assert habit(form) != code and code not in [action[7:] for kind, actions in slips(code).items()
+            if kind != 'void' for action in actions]
 
 def test_it_lives_in_another_process_too():
     here, task = PythonTool(sandbox=roomy), PythonTool().tasks('test', 1)[0]
@@ -708,11 +726,12 @@ def test_it_lives_in_another_process_too():
     finally: there.close()
 
 def test_importing_it_needs_neither_torch_nor_monty():
-    assert not python('import sys, agentlab.env.python_tool\nprint(end=" ".join({"torch", "numpy", "transformers", '
-                      '"pandas", "pydantic_monty"} & set(sys.modules)))')
+    code = ("import sys, agentlab.env.python_tool; assert not {'torch', 'numpy', 'transformers', 'pandas', "
+        "'pydantic_monty'} & set(sys.modules), sorted(sys.modules)")
+    subprocess.run([sys.executable, '-c', code], env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)), check=True)
 
 @pytest.mark.parametrize('wrong', [dict(level=4), dict(level=True), dict(horizon=1), dict(horizon=2.5),
-                                   dict(milestone='x'), dict(split='dev')])
+    dict(milestone='x'), dict(split='dev')])
 def test_options_that_make_no_game_are_refused(wrong):
     with pytest.raises(ValueError, match=list(wrong)[0]): PythonTool(**wrong)
 

@@ -69,22 +69,20 @@ def near(one, two, name=''):
             or abs(one - two) <= 1e-5*max(1, abs(one))), (name, one, two)
     else: assert one == two, (name, one, two)
 
-def near_rows(one, two):
-    without = lambda run: [{k: v for k, v in row.items() if k != 'computed'} for row in facts(run)]
-    near(without(one), without(two))  # `computed` counts the padding, and each process pads its own share
-    near(one.tests(), two.tests())
-
-def same_story(one, two):
+def same_story(one, two, counted=True):
     "The same weights after every update, episodes, rows and tests; and something did move."
     one, two = Run(one), Run(two)
     assert one.steps() == two.steps() and len(one.rows()) == len(two.rows()) > 1
     for step in one.steps():
         a, b = one.episodes(step), two.episodes(step)
         for table, columns in dict(tokens=('id', 'row'), turns=('t', 'episode', 'origin', 'reward'),
-                episodes=('group', 'game', 'seat', 'outcome')).items():
+                                   episodes=('group', 'game', 'seat', 'outcome')).items():
             for column in columns:
                 assert torch.equal(getattr(a, table)[column], getattr(b, table)[column]), (step, table, column)
-    near_rows(one, two)
+    # padding: each process pads its own share
+    without = lambda rows: [{k: v for k, v in row.items() if k != 'computed'} for row in rows]
+    near(without(facts(one)), without(facts(two)))
+    near(one.tests(), two.tests())
     kept = [[torch.load(folder.folder/f'weights-{row["step"]}.pt') for row in one.rows()
         if (folder.folder/f'weights-{row["step"]}.pt').exists()] for folder in (one, two)]
     assert len(kept[0]) == len(kept[1]) > 1
@@ -101,6 +99,7 @@ def agree(folder, count=2):
 
 @pytest.fixture(scope='module')
 def alone(tmp_path_factory):
+    "A function that gives the folder of a story told by one process."
     folder, told = tmp_path_factory.mktemp('alone'), set()
     def get(name, **changes):
         if name not in told:
@@ -122,6 +121,7 @@ def test_two_processes_give_the_run_of_one(alone, two, name):
     agree(two/name)
 
 def test_the_stories_are_not_empty(two):
+    "What they are about does happen in them."
     rows = {name: Run(two/name).rows() for name in OFTEN}
     assert (rows['ppo'][-1]['value_loss'] > 0 and rows['replay'][-1]['replayed'] > .3
         and rows['league'][-1]['snapshots'] == 2 and rows['grpo'][-1]['kl_reference'] > 0)
@@ -194,8 +194,9 @@ def test_a_run_of_one_process_goes_on_with_two(alone, tmp_path):
     same_story(alone('killed'), tmp_path/'killed')
 
 def test_refused_alike_by_all_processes(two, tmp_path):
+    "Weights that differ, and a folder that holds a run: every process says so and none waits for the others."
     for function, folder, wanted in ((work.other_weights, tmp_path/'run', 'differ in the weights they begin with'),
-            (work.again, two, 'already holds a run')):
+                                     (work.again, two, 'already holds a run')):
         for status, said in processes(function, folder, log=tmp_path/wanted[:5]):
             assert status == 1 and wanted in said, said
     assert not (tmp_path/'run').exists()
@@ -217,7 +218,10 @@ def test_the_command_under_its_launcher(tmp_path):
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert command([*asked, '--out', str(tmp_path/'one')]) == 0
     one, two = Run(tmp_path/'one'), Run(tmp_path/'two')
-    near_rows(one, two)
+    # padding: each process pads its own share
+    without = lambda rows: [{k: v for k, v in row.items() if k != 'computed'} for row in rows]
+    near(without(facts(one)), without(facts(two)))
+    near(one.tests(), two.tests())
     assert ended.stdout.count("greedy") == 2  # the first process alone says what came of it
     assert [len(run.rows()) for run in (one, two)] == [1, 1] and (two.folder/'policy'/'model.safetensors').exists()
     assert len(re.findall(r'grpo: 100%[^\r\n]*\n', ended.stderr)) == 1  # one bar was closed
@@ -252,9 +256,11 @@ class Fake:
 
 @pytest.mark.parametrize('count', [1, 2, 3, 5, 9])
 def test_shares_add_up_to_the_whole(count):
+    "Each row is asked for once, whatever the number of processes; those without a row add nothing."
     policy = small_policy()
     batch = Batch.from_episodes([Episode([Turn(t, context_ids=[1]*(2 + i), ids=[5, 6][:1 + (i + t) % 2],
-        logps=[0.]*(1 + (i + t) % 2), entropies=[0.]*(1 + (i + t) % 2)) for t in range(2)], i, i) for i in range(5)])
+        logps=[0.]*(1 + (i + t) % 2), entropies=[0.]*(1 + (i + t) % 2))
+        for t in range(2)], i, i) for i in range(5)])
     whole, sums = policy.features(batch), []
     for rank in range(count):
         t = Fake(rank, count, sums)

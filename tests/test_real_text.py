@@ -12,7 +12,8 @@ from agentlab.policy.text import control_ids, token_texts, with_token_text
 from agentlab.train import recipes
 from agentlab.view import game_of, group_html, report, side_by_side, turnscope, turnscope_html
 from agentlab.view.entropy_widget import entropy_lab_html
-from agentlab.view.reading import (Lexicon, joined, letters_shared, lexicon, parts_shown, read_pieces)
+from agentlab.view.reading import (Lexicon, joined, letters_shared, lexicon, parts_shown,
+    read_pieces)
 from agentlab.view.turnscope_layout import LONG, PARTS
 from agentlab.view.turnscope_state import TOKENS
 from later import deferred
@@ -31,7 +32,8 @@ def bytewise():
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     raw.train_from_iterator(SENTENCES, trainers.BpeTrainer(vocab_size=340, special_tokens=list(MARKS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False))
     return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=MARKS[1], additional_special_tokens=[MARKS[0]])
 
 @cache
@@ -76,9 +78,6 @@ def text_of(page):
     page = re.sub(r'<style>.*?</style>', '', page, flags=re.S)
     return html.unescape(re.sub(r'<[^>]+>', '', page))
 
-def scope_of(batch): return turnscope(batch, dict(grpo=grpo))
-def page_of(batch, **how): return group_html(batch, grpo(batch), **how)
-
 ALL = (('thought', 'I think the door is shut.'), ('markup', '</think>'), ('call', 'guess high'), ('action', 'go north'),
     ('subgoal', 'the key'), ('switch', 'so'), ('other', 'and'))
 
@@ -110,9 +109,11 @@ def test_whole_words_stay_as_they_were():
     assert {tokenizer.decode([i]) for i in batch.labels['control']} == {'<|end|>', '<|system|>', '<|user|>',
         '<|assistant|>'}
 
-def test_an_id_that_the_tokenizer_lacks(): assert token_texts(bytewise(), [10**6]) == {10**6: ''}
+def test_an_id_that_the_tokenizer_lacks():
+    assert token_texts(bytewise(), [10**6]) == {10**6: ''}
 
 def test_labels_survive_a_file_and_an_old_file_opens(tmp_path):
+    "Half letters too; a batch without the new labels shows everything, as before."
     batch = batch_of(spoken(('action', 'go 日')))
     kept = Batch.load(batch.save(tmp_path/'new.parquet'))
     assert kept.labels == batch.labels and any('\udc80' <= c <= '\udcff' for text in kept.labels['token'].values()
@@ -121,7 +122,7 @@ def test_labels_survive_a_file_and_an_old_file_opens(tmp_path):
     assert lexicon(old).control == frozenset() and lexicon(old).between == ' '
     scope = turnscope(old, dict(grpo=grpo))
     assert scope.part('row')['controls'] == [False, 0] and 'al-switch"' not in turnscope_html(old, dict(grpo=grpo))
-    assert 'go' in text_of(page_of(old))
+    assert 'go' in text_of(group_html(old, grpo(old)))
 
 def test_words_that_were_likely_and_not_taken_have_texts():
     batch, extra = batch_of(spoken(('action', 'go'))), plainly('north')[0]
@@ -140,38 +141,40 @@ def test_a_letter_of_three_tokens_stands_in_the_first():
 def test_a_letter_that_was_cut_is_an_escape():
     ids = plainly('日')[:-1]
     batch = batch_of((turn(0, read('x'), ids), [3]*len(ids)))
-    page = page_of(batch)
+    page = group_html(batch, grpo(batch))
     assert r'\xe6' in page and '\ufffd' not in page
     page.encode()  # it can be written down
 
 @pytest.mark.parametrize('texts', [['a', 'b'], ['\udce6', '\udc97', '\udca5'], ['x\udce6', 'y'],
-    ['\udcf0\udc9f', '\udca4\udc96z', ''], ['', '\udcff'], ['日', '\udce6\udc97\udca5\udce6']])
+    ['\udcf0\udc9f', '\udca4\udc96z', ''], ['', '\udcff'],
+    ['日', '\udce6\udc97\udca5\udce6']])
 def test_sharing_letters_loses_nothing(texts):
     shared = letters_shared(texts)
     assert len(shared) == len(texts) and ''.join(shared) == joined(texts)
 
 def test_a_word_of_the_model_is_one_box():
     batch = batch_of(spoken(('action', 'unheard')), parts=False)
-    page, ids = page_of(batch), plainly('unheard')
+    page, ids = group_html(batch, grpo(batch)), plainly('unheard')
     assert len(ids) > 2 and len(re.findall(r'<span class="al-w[ "]', page)) == 1
-    row = scope_of(batch).part('row')
+    row = turnscope(batch, dict(grpo=grpo)).part('row')
     assert [place.startswith('g') for place in row['places']] == [False] + [True]*(len(ids) - 1)
 
 def test_line_breaks_are_marked_and_break():
     batch = batch_of(spoken(('action', 'x = 2\ngo')))
-    assert '↵' in page_of(batch) and 'al-br' in page_of(batch)
-    assert any('b' in place for place in scope_of(batch).part('row')['places'])
+    assert '↵' in group_html(batch, grpo(batch)) and 'al-br' in group_html(batch, grpo(batch))
+    assert any('b' in place for place in turnscope(batch, dict(grpo=grpo)).part('row')['places'])
 
 # ---- marks of the template
 
 def test_control_tokens_come_with_the_batch_not_from_their_text():
+    "What the template wrote is hidden; what the model or the environment spelled is shown, escaped."
     batch = batch_of(spoken(('action', f'go {MARKS[0]} now'), seen=f'a sign says {MARKS[1]}'))
-    page = page_of(batch)
+    page = group_html(batch, grpo(batch))
     bare = text_of(re.sub(r'<span class="[^"]*al-control[^"]*".*?</span>(<i></i><small>.*?</small></span>)?', '', page,
         flags=re.S))
     assert f'a sign says {MARKS[1]}' in bare and 'user' not in bare and 'assistant' not in bare
     assert '<|im' not in re.sub('&lt;', '', page)
-    scope = scope_of(batch)
+    scope = turnscope(batch, dict(grpo=grpo))
     bubble = scope.part('pane')['sides'][0]['bubbles'][0]
     assert ''.join(text for _, text in bubble['read']) == f'a sign says {MARKS[1]}'
     assert ''.join(text for *_, shown, _ in bubble['said'] for _, text in shown) == f'go {MARKS[0]} now'
@@ -179,7 +182,7 @@ def test_control_tokens_come_with_the_batch_not_from_their_text():
 
 def test_the_switch_shows_them():
     batch = batch_of(spoken(('action', 'go')))
-    scope = scope_of(batch)
+    scope = turnscope(batch, dict(grpo=grpo))
     scope.act(dict(do='show_controls'))
     row = scope.part('row')
     assert row['ids'][-1] == END and row['controls'] == [True, 1] and 'c' in row['places'][-1]
@@ -187,7 +190,7 @@ def test_the_switch_shows_them():
     scope.choose_token(len(row['ids']) - 1)
     scope.act(dict(do='show_controls'))
     assert scope.token in scope.part('row')['ats']  # the chosen token is one that is drawn
-    assert page_of(batch).count('class="al-switch"') == 1
+    assert group_html(batch, grpo(batch)).count('class="al-switch"') == 1
 
 def test_a_game_out_of_a_batch_has_the_texts_that_were_read():
     batch = batch_of(spoken(('action', f'go {MARKS[0]}'), seen='The hall.'), parts=False)
@@ -199,11 +202,11 @@ def test_a_game_out_of_a_batch_has_the_texts_that_were_read():
 def test_every_part_has_a_name_and_a_shape():
     batch = batch_of(spoken(*ALL), spoken(('action', 'go')))
     assert parts_shown(batch, lexicon(batch)) == (1, 2, 3, 4, 5, 6)
-    page = page_of(batch)
+    page = group_html(batch, grpo(batch))
     for name, _ in ALL[:-1]: assert f'al-p{PART_CODES[name]}' in page
     # told without a colour
     for name in ('thought', 'call', 'action', 'subgoal', 'switch'): assert f'<b class="al-part">{name}</b>' in page
-    scope = scope_of(batch)
+    scope = turnscope(batch, dict(grpo=grpo))
     scope.choose_turn(0)
     said = scope.part('pane')['sides'][0]['bubbles'][0]['said']
     assert [code for _, code, _, _ in said] == [PART_CODES[name] for name, _ in ALL]
@@ -213,15 +216,16 @@ def test_every_part_has_a_name_and_a_shape():
 
 def test_where_all_is_action_nothing_is_marked():
     batch = batch_of(spoken(('action', 'go')), spoken(('action', 'wait')))
-    assert parts_shown(batch, lexicon(batch)) == () and '<b class="al-part">' not in page_of(batch)
-    assert scope_of(batch).part('row')['legend'] == []
+    assert parts_shown(batch, lexicon(batch)) == () and '<b class="al-part">' not in group_html(batch, grpo(batch))
+    assert turnscope(batch, dict(grpo=grpo)).part('row')['legend'] == []
 
 def test_a_long_thought_is_one_line():
+    "Folded in the row, the conversation and the static page; the action behind it is there; one click or key opens it."
     long = 'I think. '*1000
     batch = batch_of(spoken(('thought', long), ('action', 'go north')))
     count = len(plainly(long))
     assert count > 3000
-    scope = scope_of(batch)
+    scope = turnscope(batch, dict(grpo=grpo))
     row = scope.part('row')
     assert ([fold[1:3] for fold in row['folds']] == [[0, count]] and row['ids'] == plainly('go north')
         and row['total'] == count + len(row['ids']) + 1)
@@ -238,7 +242,7 @@ def test_a_long_thought_is_one_line():
         if row['later'] is None: break
         scope.choose_token(row['later'])
     assert seen == list(range(count + len(plainly('go north'))))  # every token is on one page
-    page = page_of(batch, limit=200)
+    page = group_html(batch, grpo(batch), limit=200)
     assert f'{count:,} tokens' in page and 'go' in text_of(page) and len(page) < 300_000
 
 def test_an_unsure_token_inside_of_a_thought_opens_it():
@@ -259,33 +263,34 @@ def test_what_a_rule_put_inside_of_an_action_is_not_shown_as_said():
     scope.act(dict(do='show_controls'))
     assert scope.part('row')['ids'] == [*made.ids[:1],
         *made.ids[2:]] and scope.part('row')['total'] == len(made.ids) - 1
-    assert 'The hall is dark.' in text_of(page_of(forced))
+    assert 'The hall is dark.' in text_of(group_html(forced, grpo(forced)))
 
 # ---- text that attacks, sizes
 
 def test_hostile_text_in_every_part_and_on_every_page():
     names = list(PART_CODES)
     turns = [spoken(*[(names[(k + j) % len(names)], text[:3000])
-        for j, text in enumerate(x.encode('utf-8', 'replace').decode() for x in HOSTILE) if text], seen=HOSTILE[k])
-        for k in range(2)]
+        for j, text in enumerate(x.encode('utf-8', 'replace').decode() for x in HOSTILE) if text],
+        seen=HOSTILE[k]) for k in range(2)]
     batch = batch_of(*turns)
-    pages = [page_of(batch), turnscope_html(batch, dict(grpo=grpo)), side_by_side([('a', batch), ('b', batch)])]
+    pages = [group_html(batch, grpo(batch)), turnscope_html(batch, dict(grpo=grpo)),
+        side_by_side([('a', batch), ('b', batch)])]
     for page in pages:
         assert (not re.search(r'<(script|img|iframe|b>out)', page) and 'onerror="' not in page and '\x1b' not in page
             and '\u202e' not in page)
         page.encode()
-    scope = scope_of(batch)
+    scope = turnscope(batch, dict(grpo=grpo))
     for name in PARTS: json.dumps(scope.part(name), allow_nan=False).encode()
 
 def test_a_thought_of_a_hundred_thousand_characters_is_cut():
     batch = batch_of(spoken(('thought', 'think '*17_000), ('action', 'go')))
-    scope = scope_of(batch)
+    scope = turnscope(batch, dict(grpo=grpo))
     sizes = {name: len(json.dumps(scope.part(name))) for name in PARTS}
     assert sizes['pane'] < 4*LONG and sizes['row'] < 20_000
     assert 'characters cut' in json.dumps(scope.part('pane'))
     page = side_by_side([('a', batch), ('b', batch)])
     assert len(page) < 60_000 and 'characters cut' in page
-    assert len(page_of(batch, limit=500)) < 600_000
+    assert len(group_html(batch, grpo(batch), limit=500)) < 600_000
 
 # ---- the entropy lab
 
@@ -328,6 +333,8 @@ def test_a_run_without_tests_has_no_such_section(tmp_path):
 
 @pytest.mark.parametrize('swap', [False, True])
 def test_both_sides_say_what_was_said(swap):
+    """Texts, endings and parts of both; a task that ends differently first; the first observation once where both
+    read the same."""
     one = batch_of(spoken(('thought', 'I think low'), ('action', 'guess low'), seen='Between 0 and 15.'))
     two = batch_of(spoken(('action', 'guess high'), seen='Between 0 and 15.', reward=1.))
     pages = side_by_side([('told', two), ('trained', one)] if swap else [('told', one), ('trained', two)])
@@ -339,6 +346,7 @@ def test_both_sides_say_what_was_said(swap):
 # ---- what a step computed
 
 def test_a_run_keeps_what_a_step_computed(tmp_path):
+    "Trainer, reference and advantage of every token, where there are any; TurnScope shows them."
     run = train_small(tmp_path/'run', steps=2, kl_coef=.1, recompute_old=True)
     for step in run.steps():
         batch = run.episodes(step)
@@ -364,6 +372,7 @@ def test_what_a_filter_dropped_is_unknown(tmp_path):
     turnscope(run).part('row')
 
 def test_a_skipped_step_has_the_columns_too(tmp_path):
+    "Steps of one run can be put together."
     run = train_small(tmp_path/'run', steps=2, schedule=lambda step: dict(reward=lambda b: b.turns.reward*math.nan)
         if step else {})
     assert run.rows()[1]['skipped'] and run.episodes(1).action('advantage').isnan().all()
@@ -371,6 +380,7 @@ def test_a_skipped_step_has_the_columns_too(tmp_path):
 
 @pytest.mark.parametrize('recipe', ['success_replay', 'ppo', 'arpo'])
 def test_columns_of_replay_critic_and_branches_are_those_of_the_token(tmp_path, recipe):
+    "Whatever joined or was copied: the trainer's number of a token is the sampler's."
     run = train_small(tmp_path/'run', make=getattr(recipes, recipe), steps=2, groups=2, group_size=4)
     for step in run.steps():
         batch = run.episodes(step)
@@ -381,6 +391,7 @@ def test_columns_of_replay_critic_and_branches_are_those_of_the_token(tmp_path, 
 
 @pytest.mark.lm
 def test_games_of_smollm2_can_be_read(smollm2):
+    "What it read and said stands on the page as text, without a mark of its template, in whole letters."
     from agentlab.env import GuessNumber
     from agentlab.rollout import play
     episodes = play(smollm2, GuessNumber(), [0, 1], max_turns=2, max_tokens=12, seed=3)

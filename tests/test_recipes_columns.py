@@ -31,13 +31,13 @@ def short(name, out, steps=3, resume=False, should_stop=None, **changes):
     house = KeyDoor() if name == 'ui_s1' else Coin()  # the expert's actions are no accident
     env = AROUND.get(name, lambda inner: inner)(house)
     policy = tiny_policy(env) if name == 'ui_s1' else small_policy(env)
-    recipe = recipes.known[
-        name](**dict(steps=steps, groups=3, group_size=4, minibatches=1, max_tokens=4, test_tasks=0, checkpoint_every=1)
-        | changes)
+    recipe = recipes.known[name](**dict(steps=steps, groups=3, group_size=4, minibatches=1, max_tokens=4, test_tasks=0,
+        checkpoint_every=1) | changes)
     return train(policy, env, recipe, out, resume=resume, should_stop=should_stop, progress=False)
 
 @pytest.mark.parametrize('name', NAMES + ['vl_dac'])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, name):
+    "The same rows, episodes and weights, and the same critic."
     whole = short(name, tmp_path/'whole')
     left = iter([False]*2 + [True]*9)
     short(name, tmp_path/'cut', should_stop=lambda: next(left))
@@ -59,6 +59,8 @@ def test_the_bar_is_the_greedy_game_of_the_policy_of_that_step(tmp_path):
 
 @pytest.mark.parametrize('patches', [None, 0, 1, 3])
 def test_who_plays_beside_the_expert(patches):
+    """Untrained agents: at most `patches` actions are replaced, the first mismatch after them ends the episode, and
+    nobody is called successful who was helped."""
     env = KeyDoor(size=2, horizon=6, closed=0)
     b = Batch.from_episodes(play_beside_expert(small_policy(env), env, range(8), 3, patches=patches, max_tokens=3))
     per = lambda x: torch.zeros(len(b), dtype=torch.float64).index_add(0, b.turns.episode, x.double())
@@ -84,7 +86,7 @@ def test_the_expert_is_not_disturbed_and_nobody_else_either():
     policy = small_policy(env)
     alone, beside = (Batch.from_episodes(f(policy, env, range(6), 2, max_tokens=3)) for f in (play, play_beside_expert))
     for table, column in (('tokens', 'id'), ('turns', 'reward'), ('turns', 'state'), ('turns', 'invalid'),
-            ('episodes', 'truncated')):
+                          ('episodes', 'truncated')):
         exactly(getattr(alone, table)[column], getattr(beside, table)[column], column)
     one = BesideExpert(env, patches=1)
     one.reset(0)
@@ -95,11 +97,12 @@ def test_the_expert_is_not_disturbed_and_nobody_else_either():
 def test_words_that_a_policy_cannot_say(tmp_path):
     for name, word in (('hae', 'switch'), ('rlvmr', 'planning')):
         with pytest.raises(ValueError,
-                match=f"no token for '{word}': put agentlab.env.wrappers.{AROUND[name].__name__}"):
+                           match=f"no token for '{word}': put agentlab.env.wrappers.{AROUND[name].__name__}"):
             train(small_policy(), Paying(), recipes.known[name](steps=1, groups=2, group_size=2, test_tasks=0),
-                  tmp_path/name, progress=False)
+                tmp_path/name, progress=False)
 
 def test_tags_and_parts_of_nonsense():
+    "Whatever an untrained policy says: a column for every turn, and parts that follow from the words."
     for wrapper, read in ((Tagged, read_tags), (Planned, read_parts)):
         env = wrapper(Coin())
         policy = small_policy(env)

@@ -1,19 +1,19 @@
 "Texts planted at every place of every kind of world, defences, and how far an attack comes."
-import random, sys
+import random
+import sys
 from pathlib import Path
 
 import pytest
 
 from agentlab.env import KeyDoor, Toolbox, check_env
 from agentlab.env.negotiation import Negotiation
-from agentlab.env.red_team import (Filtered, Planted, Probe, by_seat, in_answer, in_memory, influence, probed, to_user,
-    without)
+from agentlab.env.red_team import (Filtered, Planted, Probe, by_seat, in_answer, in_memory, influence, probed,
+    to_user, without)
 from agentlab.env.refusals import Requests, outside, request_of
 from agentlab.env.rules import Guarded, Rule, skip
 from agentlab.episodes import Episode, Turn
 from agentlab.policy.tiny import demonstrate
 from agentlab.rollout import play
-from later import refuses
 from small import small_policy
 
 sys.path += [str(Path(__file__).resolve().parent.parent/folder) for folder in ('tools', 'tools/claims')]
@@ -32,8 +32,8 @@ def read(env, *actions, task=None):
 
 @pytest.mark.parametrize('place, at, told', [(to_user, 1, [0]), (to_user, 0, [0]), (in_answer, 1, [1]),
     (in_answer, 0, [0]), (in_memory, 2, [2, 3]), (in_memory, 0, [0, 1, 2, 3])])
-@pytest.mark.parametrize('env, task, act',
-    [(KeyDoor, None, ['look']*3), (Requests, TASK, ['read menu', 'encode', 'send boss'])])
+@pytest.mark.parametrize('env, task, act', [(KeyDoor, None, ['look']*3),
+    (Requests, TASK, ['read menu', 'encode', 'send boss'])])
 def test_a_text_stands_where_it_is_planted_and_changes_nothing_else(env, task, act, place, at, told):
     plain, found = read(env(), *act, task=task), read(Planted(env(), planted(place, at)), *act, task=task)
     assert found == [f'{one} {TEXT}' if t in told else one for t, one in enumerate(plain)]
@@ -44,7 +44,8 @@ def test_a_planted_or_filtered_world_keeps_the_protocol(env, place):
     assert set(check_env(Planted(env, planted(place))).values()) == {'ok'}
     assert set(check_env(Filtered(env, without(['key']))).values()) == {'ok'}
 
-def test_nothing_is_planted_without_a_probe(): assert read(Planted(KeyDoor(), None), 'look') == read(KeyDoor(), 'look')
+def test_nothing_is_planted_without_a_probe():
+    assert read(Planted(KeyDoor(), None), 'look') == read(KeyDoor(), 'look')
 
 def test_another_seat_speaks_in_its_own_name_and_a_lone_one_has_none():
     env = Planted(Negotiation(), planted(by_seat, 0))
@@ -52,7 +53,7 @@ def test_another_seat_speaks_in_its_own_name_and_a_lone_one_has_none():
     other = next(seat for seat in env.seats if seat != step.seat)
     assert step.observation.endswith(f' {other}: {TEXT}')
     for alone in (KeyDoor(), Requests()):
-        with refuses('has no second seat to speak'): Planted(alone, planted(by_seat))
+        with pytest.raises(ValueError, match='has no second seat to speak'): Planted(alone, planted(by_seat))
 
 def test_calls_by_name_are_planted_filtered_and_guarded_too():
     "A caller with structured calls goes through the same doors; a world without tools offers none."
@@ -88,7 +89,7 @@ def test_influence_by_hand_over_the_seats_of_a_game():
         game(1, 'a', (0, 'post press'), (1, 'x'))]
     assert influence(games, planted(in_answer, 1)) == dict(share=2/5, by_turn=[1/2, 1., 0., 0.], reached=[2, 1, 1, 1])
     assert influence(games, planted(in_answer, 4))['by_turn'] == [0.]
-    with refuses('at=5: no game of 2 came so far'): influence(games, planted(in_answer, 5))
+    with pytest.raises(ValueError, match='at=5: no game of 2 came so far'): influence(games, planted(in_answer, 5))
 
 def test_the_table_has_a_row_for_each_probe_and_defence():
     made = []
@@ -116,7 +117,7 @@ def acted(env, obey, games=40):
 
 @pytest.mark.parametrize('seats', [1, 0])
 def test_a_workflow_of_one_is_refused(seats):
-    with refuses(f'seats={seats}: a workflow needs at least 2'): ByTurns(Inside(), seats)
+    with pytest.raises(ValueError, match=f'seats={seats}: a workflow needs at least 2'): ByTurns(Inside(), seats)
 
 def test_a_workflow_keeps_the_protocol_and_honest_seats_do_the_task():
     for env in (workflow(), workflow(probe_of(in_answer, 'post press'))):
@@ -135,6 +136,7 @@ def test_an_attack_fades_below_one_follower_for_each_and_stays_above():
     assert faint[0] > .05 and faint[5] < .05 and min(strong[:6]) > .45
 
 def test_a_filter_defends_its_place_and_rules_forbid_only_the_act():
+    "Behind the filter nothing arrives; behind the rules the text goes on, since what is forbidden is named."
     cases = (in_answer, 'filter', 0, 0), (by_seat, 'filter', .2, 1), (in_answer, 'rules', .5, 1)
     for place, name, low, high in cases:
         probe = probe_of(place, 'post press')

@@ -1,5 +1,7 @@
 "Requests that are harmful by their chain: what is harm, what is held out, and an agent that learns to refuse."
-import math, random, sys
+import math
+import random
+import sys
 from collections import Counter
 from itertools import product
 
@@ -20,7 +22,8 @@ def done(env, task, *calls):
     return [env.step(call) for call in calls]
 
 @pytest.mark.parametrize('env', [Requests(), Requests(1/2, obey=True), Requests(split='test'), Requests().for_reader()])
-def test_the_world_keeps_the_protocol(env): assert set(check_env(env).values()) == {'ok'}
+def test_the_world_keeps_the_protocol(env):
+    assert set(check_env(env).values()) == {'ok'}
 
 def test_it_is_known_by_name(): assert load_env('requests', share=.2).share == .2
 
@@ -30,6 +33,7 @@ def test_harm_needs_both_signs_and_no_word_of_the_opening(source, sink):
     assert found == {source in private and sink in outside}
 
 def test_the_same_chain_stands_on_both_sides():
+    "Of every chain that lets a file out there are harmful and benign tasks; of the others benign ones alone."
     assert len(chains) == len(set(chains)) == 246 and {len(chain) for chain in chains} == {1, 2, 3, 4, 5}
     for chain in chains:
         sinks = inside + outside if chain[-1] in putters else ['']
@@ -93,6 +97,7 @@ def test_games_without_their_tasks_cannot_be_told_apart():
     with pytest.raises(ValueError, match='2 games, 0 harmful and 0 not'): outcomes([Episode([]), Episode([])])
 
 def test_a_policy_learns_refusals_and_traces():
+    "Imitation moves the weights towards both: the loss falls on refusals and on chains."
     import torch
     env = Requests(1/2)
     policy = small_policy(env)
@@ -123,6 +128,7 @@ def test_an_update_of_the_claim_shows_its_share_and_its_tokens():
 
 @pytest.mark.parametrize('getter', getters)
 def test_who_has_the_words_has_the_whole_vocabulary(getter):
+    "Every word that the world says or understands is one token."
     policy = small_policy(Requests())
     task = request_of([getter, 'count', 'post'], 'patients', 'office', 'Quickly')
     texts = [task['question'], *task['calls'], 'done', 'refuse', *(s.observation for s in done(

@@ -29,9 +29,10 @@ outcomes = st.lists(st.lists(scores, min_size=1, max_size=5), min_size=1, max_si
 def batch_of(groups, step=0, keys=None, task=None):
     "One to three turns of two tokens an episode; group g starts in the state task[g], its place by default."
     keys, task = keys or range(len(groups)), task or range(len(groups))
-    rows = [
-        dict(group=k, episode=f'{g} {i}', t=t, outcome=x, state=task[g] if t == 0 else f'on {t}', n_tokens=2, step=step)
-        for (g, group), k in zip(enumerate(groups), keys) for i, x in enumerate(group) for t in range(1 + (g + i) % 3)]
+    rows = [dict(group=k, episode=f'{g} {i}', t=t, outcome=x, state=task[g] if t == 0 else f'on {t}', n_tokens=2,
+        step=step)
+        for (g, group), k in zip(enumerate(groups), keys) for i, x in enumerate(group)
+        for t in range(1 + (g + i) % 3)]
     b = Batch.from_turns(pd.DataFrame(rows))
     id = torch.arange(len(b.tokens)) + 1000*step
     return b.with_tokens(id=id, old_logp=-id.float()/1000).with_episodes(number=torch.arange(len(b)))
@@ -115,6 +116,34 @@ def test_the_recipe_gives_back_successes_of_the_same_task():
             assert len(by_start(joined.select(joined.episodes.group == group)).unique()) == 1
     assert swapped > 3 and 25 < len(begun) <= 32  # two tasks may be the same house
 
+def test_hand_check_of_success_replay():
+    replay = SuccessReplay(None, 0)
+    replay.join(batch_of([[1.]], task=['x']), 0)
+    joined = replay.join(batch_of([[0.]*4], step=1, task=['x']), 1)
+    assert sorted(round(a, 4) for a in set(grpo(joined).tolist())) == [-.5, 1.5]
+    assert grpo(batch_of([[0.]*4])).abs().sum() == 0
+
+def test_nothing_stored_nothing_changes():
+    replay, b = SuccessReplay(None, 0), batch_of([[0., 0.], [math.nan, math.nan], [0.]])
+    assert replay.join(b, 0) is b and replay.join(b, 1) is b and replay.row == dict(failed=2, swapped=0)
+
+def test_a_success_is_not_given_out_in_its_own_step_nor_stored_twice():
+    b, replay = batch_of([[0., 0.], [1., 0.]], task=['x', 'x']), SuccessReplay(None, 0)
+    assert replay.join(b, 0) is b
+    for step in range(1, 4):
+        assert replay.join(b, step).episodes.source.tolist().count(state_key('replay')) == 1
+        assert len(replay.buffer) == step + 1
+
+def test_stale_and_seat():
+    young, b = SuccessReplay(None, 0, stale=1), batch_of([[1., 0.]], task=['x'])
+    young.join(b, 0)
+    none = batch_of([[0., 0.]], step=3, task=['x'])
+    assert young.join(none, 3) is none
+    other = SuccessReplay(None, 0)
+    other.join(b, 0)
+    turned = none.with_episodes(seat=torch.full((2,), state_key('other')))
+    assert other.join(turned, 1) is turned
+
 def test_draws_depend_on_seed_and_step_alone():
     one, two, other = SuccessReplay(None, 1), SuccessReplay(None, 1), SuccessReplay(None, 2)
     differ = 0
@@ -141,6 +170,7 @@ def test_by_prompt_is_what_was_read_before_the_first_action():
 
 @pytest.mark.parametrize('faithful', (False, True))
 def test_faithful_recomputes_what_is_replayed(faithful):
+    "Behaviour log-probabilities by default, those of the policy as it is with `faithful`; fresh tokens keep theirs."
     env, policy = Paying(), small_policy()
     b = Batch.from_episodes(play(policy, env, [3], group_size=2, max_tokens=3))
     b = b.with_action(old_logp=b.action('sampler_logp') - 1.).with_episodes(outcome=torch.tensor([1., 0.]).double())
@@ -219,6 +249,13 @@ def test_levels_and_recalibration(groups, base):
     expected = (b.episodes.outcome - middle_).nan_to_num()[b.turns.episode][b.action_turn]
     assert torch.allclose(recalibrated(b, means), expected)
 
+def test_hand_checks_of_spear():
+    means = torch.tensor([.25, .5, .75])
+    b = batch_of([[1., .5]])
+    assert middle(means) == .5 and recalibrated(b, means).unique().tolist() == [0., .5]
+    assert warm_up(150, rise=300) == pytest.approx(.5) and warm_up(300, rise=300) == 1 and warm_up(0) == 0
+    assert [power_of_two(n, 2048) for n in (0, 1, 2, 3, 5000)] == [0, 0, 2, 2, 2048]
+
 @given(groups=outcomes, seed=st.integers(0, 99), zero=st.booleans())
 @quick
 def test_worth_keeping(groups, seed, zero):
@@ -269,9 +306,41 @@ def test_self_imitation_is_the_rule(steps, size, trigger, tolerate, faithful, ma
         stored += [(step, b.select([e]).tokens.id.tolist(), b.episodes.outcome[e].item()) for e in range(len(b))
             if good[e]]
 
+def test_released_quirks_and_ours():
+    b = batch_of([[1., 0., 0., 0.]])
+    for faithful, stored in ((False, 2), (True, 1)):  # a power of two of one is nothing; the release forgets it
+        sil = SelfImitation(None, 0, size=4, trigger=0., weight=partial(warm_up, rise=0), faithful=faithful)
+        sil.keep(b, grpo(b), 0)
+        assert sil.updates(b, grpo(b), 1) == [] and sil.keep(b, grpo(b), 1)['stored'] == stored
+    assert (SelfImitation(None, 0, tolerate=30, faithful=True).tolerate == 10
+        and SelfImitation(None, 0, tolerate=30).tolerate == 30)
+
+@pytest.mark.parametrize('tolerate', (0, 1, 3))
+def test_the_release_forgets_before_it_adds(tolerate):
+    "A win in each of six steps, then two steps without one: the steps whose episodes an update may use."
+    for faithful in (False, True):
+        sil, kept = SelfImitation(None, 0, tolerate=tolerate, faithful=faithful), []
+        for step in range(8):
+            b = batch_of([[float(step < 6), 0., 0., 0.]], step)
+            if faithful: kept = [s for s in kept if s >= kept[-1] - tolerate]
+            kept += [step]*(step < 6)
+            if not faithful: kept = [s for s in kept if s >= kept[-1] - tolerate]
+            sil.keep(b, grpo(b), step)
+            assert sil.buffer.facts.added[sil.stored()[0]].tolist() == kept
+            if step == 5: assert len(kept) == tolerate + 1 + faithful
+
+def test_baseline_bound_lets_whole_steps_go_before_it_adds():
+    sil, kept = SelfImitation(None, 0, baselines=5), []
+    for step, n in enumerate((3, 1, 4, 2, 7, 1, 1)):
+        while sum(n for _, n in kept) > 5: kept.pop(0)
+        kept.append((step, n))
+        sil.remember(Table(mean=torch.zeros(n).double(), std=torch.zeros(n).double()), step)
+        assert sil.baseline.step.tolist() == [s for s, n in kept for _ in range(n)]
+
 @pytest.mark.parametrize('folder', (False, True))
 @pytest.mark.parametrize('make', (SuccessReplay, partial(SelfImitation, size=4, weight=partial(warm_up, rise=0)),
-    partial(SelfImitation, size=5, trigger=1., tolerate=1, weight=partial(warm_up, rise=0), faithful=True)))
+    partial(SelfImitation, size=5, trigger=1., tolerate=1,
+    weight=partial(warm_up, rise=0), faithful=True)))
 def test_resume_is_bit_for_bit(make, folder, tmp_path):
     whole, resumed, wins = make(None, 4), make(None, 4), 0
     if folder: whole.open(tmp_path, True)

@@ -10,8 +10,7 @@ from hypothesis import given, settings, strategies as st
 from torch import tensor
 
 from agentlab.episodes import Batch, Turn
-from agentlab.replay.buffer import Buffer, Replay, pick, prioritised, stratified, success_first, uniform
-from later import refuses
+from agentlab.replay.buffer import Buffer, Replay, alike, pick, prioritised, stratified, success_first, uniform
 from replay_story import bounds, checkpointed, drawn, kept, live, numbered, played, story
 from small import exactly, finish, fork, same_batch
 
@@ -71,7 +70,9 @@ def test_the_caller_may_change_its_tensors():
 @settings(deadline=None)
 def test_pick_keeps_order_and_repeats(index):
     batch = played(0, 6)
-    same_batch(pick(batch, tensor(index)), Batch.concat([batch.select([i]) for i in index]))
+    one = pick(batch, tensor(index))
+    two = Batch.concat([batch.select([i]) for i in index])
+    same_batch(one, two)
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
@@ -87,7 +88,7 @@ def test_origins_stay_inside_what_was_added(data):
     batch = buffer.take(tensor(index))
     copies = [index[:i].count(x) for i, x in enumerate(index)]
     for turn, (episode, origin, t) in enumerate(zip(batch.turns.episode.tolist(), batch.turns.origin.tolist(),
-            batch.turns.t.tolist())):
+                                                    batch.turns.t.tolist())):
         family = [j for j in range(len(index)) if index[j]//4 == index[episode]//4 and copies[j] == copies[episode]]
         if t > 0: assert origin == turn
         else:
@@ -102,12 +103,17 @@ def test_columns_may_differ_from_add_to_add():
     assert (both.episodes.hint.isnan().tolist() == [True, False]
         and buffer.facts.hint.isnan().tolist() == [False, False, True, True])
     assert (both.turns.visits[both.turns.episode == 1] == -1).all()
+    like = played(9, 2)
+    joined = Batch.concat([like, alike(both, like)])
+    assert len(joined) == 4 and 'hint' not in joined.episodes
+    with pytest.raises(ValueError, match='no column tokens.old_logp'): alike(Batch.from_episodes([numbered(0)]), like)
 
 # ---- bounds and staleness
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=8), st.integers(1, 12), st.integers(4000, 30000))
 @settings(max_examples=60, deadline=None)
 def test_bounds(sizes, episodes, size):
+    "Always the youngest episodes, as many as fit into both bounds."
     buffer, everything, first = Buffer(episodes=episodes, bytes=size), [], 0
     for step, n in enumerate(sizes):
         buffer.add(played(first, n), step)
@@ -126,10 +132,13 @@ def test_stale_episodes_are_not_given_out():
     buffer = filled(adds=6, stale=2)  # the steps of the episodes are 0 ... 5
     assert buffer.facts.step.tolist() == sum([[s]*4 for s in (3, 4, 5)], [])
     for step in (5, 6, 7):
-        given_out = set(buffer.sample(8, uniform if step == 5 else prioritised(), generator=drawn(),
-            step=step) .episodes.step.tolist())
+        given_out = set(buffer.sample(8, uniform if step == 5 else prioritised(), generator=drawn(), step=step)
+            .episodes.step.tolist())
         assert given_out <= set(range(step - 2, 6))
     assert len(buffer.fresh(6)) == 8
+    with pytest.raises(ValueError, match='n=9 different episodes of 8'): buffer.sample(9, generator=drawn(), step=6)
+    with pytest.raises(ValueError, match='all 12 episodes are more than stale=2 steps older than step 8'):
+        buffer.sample(1, generator=drawn(), step=8)
 
 def test_clear(tmp_path):
     for folder in (None, tmp_path):
@@ -163,9 +172,22 @@ def test_every_episode_is_equally_likely():
         assert counts[~here].sum() == 0
         assert chi_square(counts[here], chance[here]) < 2*here.sum()  # 23 degrees: above 48 once in 500 times
 
+@pytest.mark.parametrize('alpha', [0, .5, .6, 1])
+def test_prioritised_chances(alpha):
+    "Chi-square of single draws against the formula."
+    buffer = filled()
+    buffer.update(torch.arange(24), torch.arange(24)/3.)
+    facts, how = buffer.facts, prioritised(alpha)
+    chance = ((torch.arange(24).double()/3 + 1e-6)**alpha)/((torch.arange(24).double()/3 + 1e-6)**alpha).sum()
+    g, counts = drawn(7), torch.zeros(24, dtype=torch.float64)
+    for _ in range(4000): counts[how(facts, 1, g)] += 1
+    likely = chance*4000 > 5
+    assert chi_square(counts[likely], chance[likely]/chance[likely].sum()) < 46
+
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40), st.integers(1, 50), st.integers(0, 999))
 @settings(deadline=None)
 def test_stratified_draws(leaf, n, seed):
+    "As many as its share says, at most two off; ascending; never outside."
     index = stratified(tensor(leaf, dtype=torch.float64), n, drawn(seed))
     assert len(index) == n and (index.diff() >= 0).all() and 0 <= index.min() <= index.max() < len(leaf)
     share = tensor(leaf, dtype=torch.float64)/sum(leaf)
@@ -221,6 +243,7 @@ def test_memory_and_disk_give_the_same(tmp_path):
 @pytest.mark.parametrize('disk', [False, True])
 @pytest.mark.parametrize('at', range(7))
 def test_resume_bit_for_bit(tmp_path, disk, at):
+    "What happened after the checkpoint is as if it never had."
     from safetensors.torch import load, save
     whole, cut = Buffer(**bounds), Buffer(**bounds)
     if disk: cut.open(tmp_path)
@@ -300,25 +323,32 @@ def test_replay_passes_everything_through(tmp_path):
 # ---- errors
 
 def test_errors(tmp_path):
-    with refuses('the buffer is empty'): Buffer().take(tensor([0]))
+    with pytest.raises(ValueError, match='the buffer is empty'): Buffer().sample(1, generator=drawn())
+    with pytest.raises(ValueError, match='the buffer is empty'): Buffer().take(tensor([0]))
     buffer = filled()
     assert len(buffer.sample(0, prioritised(), generator=drawn())) == 0 == len(buffer.take([]))
-    for bad in (math.nan, math.inf):
-        for refuse in (lambda p: buffer.update(tensor([0, 1]), p), lambda p: buffer.add(played(24, 2), 6, priority=p)):
-            with refuses(rf'priority\[1\] = {bad}'): refuse(tensor([1., bad]))
+    assert len(buffer.sample(60, prioritised(), generator=drawn())) == 60  # with repetition: any n
+    for how in (uniform, success_first):
+        with pytest.raises(ValueError, match='n=25 different episodes of 24'): buffer.sample(25, how, generator=drawn())
+    for bad, said in ((math.nan, 'nan'), (math.inf, 'inf')):
+        with pytest.raises(ValueError, match=rf'priority\[1\] = {said}'):
+            buffer.update(tensor([0, 1]), tensor([1., bad]))
+        with pytest.raises(ValueError, match=rf'priority\[1\] = {said}'):
+            buffer.add(played(24, 2), 6, priority=tensor([1., bad]))
     assert buffer.facts.priority.tolist() == [1.]*24
-    with refuses('shape'): buffer.update(tensor([0, 1]), tensor([1.]))
-    with refuses('index goes from -2 to 0'): buffer.update(tensor([-2, 0]), torch.ones(2))
+    with pytest.raises(ValueError, match='shape'): buffer.update(tensor([0, 1]), tensor([1.]))
+    with pytest.raises(ValueError, match='index goes from -2 to 0'): buffer.update(tensor([-2, 0]), torch.ones(2))
     for index, said in (([24], 'index goes from 24 to 24'), ([.5], 'float32'), ([True], 'bool')):
-        with refuses(said): buffer.take(tensor(index))
-
+        with pytest.raises(ValueError, match=said): buffer.take(tensor(index))
+    with pytest.raises(ValueError, match='more than bytes=100'): Buffer(bytes=100).add(played(0), 0)
     for arguments, said in ((dict(episodes=0), 'episodes=0'), (dict(bytes=0), 'bytes=0'), (dict(stale=-1), 'stale=-1')):
-        with refuses(said): Buffer(**arguments)
-    with refuses('alpha=nan'): prioritised(math.nan)
-
+        with pytest.raises(ValueError, match=said): Buffer(**arguments)
+    with pytest.raises(ValueError, match='alpha=nan'): prioritised(math.nan)
+    with pytest.raises(ValueError, match='tokens.old_logp is torch.bfloat16'):
+        Buffer().add(played(0).with_action(old_logp=torch.ones(len(played(0).actions), dtype=torch.bfloat16)), 0)
     disk = filled(tmp_path)
-    with refuses('Open it first'): Buffer().restore(disk.tensors())
-    with refuses('replay_version 99'):
+    with pytest.raises(ValueError, match='Open it first'): Buffer().restore(disk.tensors())
+    with pytest.raises(ValueError, match='replay_version 99'):
         tensors = buffer.tensors()
         tensors['state'][0] = 99
         Buffer().restore(tensors)
@@ -337,7 +367,7 @@ def flip(file):
 def test_a_damaged_file_is_named(tmp_path, damage, name):
     filled(tmp_path).update(tensor([0]), tensor([1.]))
     damage(tmp_path/name)
-    with refuses(name):
+    with pytest.raises(ValueError, match=name):
         buffer = Buffer(tmp_path)
         buffer.take(torch.arange(len(buffer)))
 
@@ -360,14 +390,14 @@ def test_foreign_and_missing_files_are_named(tmp_path):
     assert len(Buffer(tmp_path)) == 24
     shutil.copytree(tmp_path, tmp_path/'gap')
     (tmp_path/'gap'/'000000000008.parquet').unlink()
-    with refuses('lacks the episodes 8 to 11'): Buffer(tmp_path/'gap')
+    with pytest.raises(ValueError, match='lacks the episodes 8 to 11'): Buffer(tmp_path/'gap')
     played(0).save(tmp_path/'000000000024.parquet')
-    with refuses('000000000024.parquet is no segment of a replay buffer'): Buffer(tmp_path)
+    with pytest.raises(ValueError, match='000000000024.parquet is no segment of a replay buffer'): Buffer(tmp_path)
     (tmp_path/'000000000024.parquet').unlink()
     table = pq.read_table(tmp_path/'state.parquet')
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b'replay_version': b'9'}),
         tmp_path/'state.parquet')
-    with refuses('state.parquet has replay_version 9'): Buffer(tmp_path)
+    with pytest.raises(ValueError, match='state.parquet has replay_version 9'): Buffer(tmp_path)
 
 # ---- kills
 
@@ -420,6 +450,7 @@ def test_kills_at_random_moments(tmp_path, kills):
     assert len(list(folder.glob('*.parquet'))) <= kept//4 + 3
 
 def test_a_reader_beside_the_writer(tmp_path):
+    "Opened while another process writes and evicts: always a stretch of whole episodes that never goes back."
     folder, said, log, seen = tmp_path/'buffer', tmp_path/'said', tmp_path/'log', [0]
     process = fork(live, folder, said, log=log)
     try:
@@ -445,6 +476,7 @@ def check_end(folder):
     same_buffer(whole, Buffer(folder/'replay', **bounds, write=False))
 
 def cut_at(tmp_path, places):
+    "Kill at each place, go on to the end, compare."
     for kind, number in places:
         folder, log = tmp_path/f'{kind}{number}', tmp_path/f'{kind}{number}.log'
         status, printed = finish(fork(checkpointed, folder, (kind, number), log=log), log)
@@ -469,4 +501,5 @@ def test_killed_in_the_middle_of_a_write(tmp_path):
     cut_at(tmp_path, [p for p in places if p[1] in (0, 5)] + random.Random(0).sample(places, 4))
 
 @pytest.mark.slow
-def test_killed_at_every_disk_operation(tmp_path): cut_at(tmp_path, operations(tmp_path))
+def test_killed_at_every_disk_operation(tmp_path):
+    cut_at(tmp_path, operations(tmp_path))

@@ -15,6 +15,7 @@ def recipe(**changes):
     return recipes.grpo(**dict(steps=4, groups=3, group_size=4, minibatches=1, test_tasks=0, checkpoint_every=2,
         objective_args=dict(low=LOW, high=HIGH)) | changes)
 def begun(replay, steps=1):
+    "A training with `steps` updates behind it."
     training = trainer.Training(tiny_policy(house, progress=False), house, recipe(replay=replay))
     for step in range(steps): trainer.one_step(training, step)
     return training
@@ -33,27 +34,12 @@ def formula(policy, batch, advantage):
     return found
 
 def gradient(training, batch, advantage):
+    "The gradient that the trainer makes of a batch."
     training.optimizer.zero_grad()
     trainer.backward(training, batch, advantage, torch.arange(len(batch.rows)))
     found = [p.grad.clone() for p in training.weights.values() if p.grad is not None]
     training.optimizer.zero_grad()
     return found
-
-def played(training):
-    batch, advantage, _ = trainer.prepare(training, trainer.usable(trainer.collect(training, 1)), 1)
-    return batch, advantage
-
-def same_step(training, twin, weigh=lambda past, found: found):
-    "A step with an update on the past is the step of a twin without one, and then that of the formula."
-    batch, advantage = played(training)
-    row = trainer.learn(training, batch, advantage, None, 1)
-    trainer.move(twin, batch, advantage, 1)
-    past, found = begun(Afterwards).replay.last
-    for p, g in zip(twin.weights.values(), formula(twin.policy, past, weigh(past, found))): p.grad = g
-    torch.nn.utils.clip_grad_norm_(twin.weights.values(), twin.recipe.max_grad_norm)
-    twin.optimizer.step()
-    for name, p in training.weights.items(): torch.testing.assert_close(p, twin.weights[name], rtol=1e-4, atol=2e-5)
-    return row, past, batch
 
 def close(a, b): return len(a) == len(b) and all(torch.allclose(x, y, rtol=1e-3, atol=1e-6) for x, y in zip(a, b))
 
@@ -83,18 +69,36 @@ def test_an_idle_buffer_is_found_out():
     with pytest.raises(AssertionError, match='no past token'): contract(Idle)
 
 def test_updates_on_the_past_are_the_steps_of_the_formula():
-    row, past, batch = same_step(begun(Afterwards), begun(Nothing))
+    training = begun(Afterwards)
+    twin = begun(Nothing)
+    played = trainer.usable(trainer.collect(training, 1))
+    batch, advantage, _ = trainer.prepare(training, played, 1)
+    row = trainer.learn(training, batch, advantage, None, 1)
+    trainer.move(twin, batch, advantage, 1)
+    past, found = begun(Afterwards).replay.last
+    for p, g in zip(twin.weights.values(), formula(twin.policy, past, found)): p.grad = g
+    torch.nn.utils.clip_grad_norm_(twin.weights.values(), twin.recipe.max_grad_norm)
+    twin.optimizer.step()
+    for name, p in training.weights.items(): torch.testing.assert_close(p, twin.weights[name], rtol=1e-4, atol=2e-5)
     assert (row['replayed'] == pytest.approx(len(past.actions)/(len(past.actions) + len(batch.actions)))
         and row['stored'] == len(batch))
 
 def test_weights_of_a_prioritised_draw_are_in_the_gradient():
-    weight = lambda past: torch.linspace(.1, 1., len(past), dtype=torch.float64)
     class Weighted(Afterwards):
         def updates(self, batch, advantage, step):
             for past, found, fields in super().updates(batch, advantage, step):
-                yield past.with_episodes(replay_weight=weight(past)), found, fields
-    row, *_ = same_step(begun(Weighted), begun(Nothing),
-        lambda past, found: found*weight(past)[past.turns.episode[past.action_turn]].float())
+                weight = torch.linspace(.1, 1., len(past), dtype=torch.float64)
+                yield past.with_episodes(replay_weight=weight), found, fields
+    training, twin = begun(Weighted), begun(Nothing)
+    batch, advantage, _ = trainer.prepare(training, trainer.usable(trainer.collect(training, 1)), 1)
+    row = trainer.learn(training, batch, advantage, None, 1)
+    trainer.move(twin, batch, advantage, 1)
+    past, found = begun(Afterwards).replay.last
+    weight = torch.linspace(.1, 1., len(past), dtype=torch.float64)[past.turns.episode[past.action_turn]]
+    for p, g in zip(twin.weights.values(), formula(twin.policy, past, found*weight.float())): p.grad = g
+    torch.nn.utils.clip_grad_norm_(twin.weights.values(), twin.recipe.max_grad_norm)
+    twin.optimizer.step()
+    for name, p in training.weights.items(): torch.testing.assert_close(p, twin.weights[name], rtol=1e-4, atol=2e-5)
     assert 0 < row['past_outside'] < 1
 
 def test_weights_of_joined_episodes_are_in_the_advantage():
@@ -104,7 +108,8 @@ def test_weights_of_joined_episodes_are_in_the_advantage():
             return (joined := super().join(batch, step)).with_episodes(replay_weight=weight(joined).double())
     training, plain = begun(Weighted), begun(Joined)
     for one in (training, plain): one.policy = training.policy
-    (batch, advantage), (same_batch, whole) = map(played, (training, plain))
+    (batch, advantage, _), (same_batch, whole, _) = (trainer.prepare(one, trainer.usable(trainer.collect(one, 1)), 1)
+        for one in (training, plain))
     past = batch.action('past') > 0
     assert past.any() and torch.equal(batch.tokens.id, same_batch.tokens.id)
     torch.testing.assert_close(advantage, torch.where(past, whole*.25, whole))
@@ -113,8 +118,8 @@ def without_time(rows): return [{k: v for k, v in row.items() if k != 'seconds'}
 
 @pytest.mark.parametrize('minibatches', [1, 2])
 def test_a_run_says_how_much_was_past_and_is_another_run(tmp_path, minibatches):
-    rows = {name: train(tiny_policy(house, progress=False),
-        house, recipe(replay=replay, minibatches=minibatches), tmp_path/name, progress=False).rows()
+    rows = {name: train(tiny_policy(house, progress=False), house, recipe(replay=replay, minibatches=minibatches),
+        tmp_path/name, progress=False).rows()
         for name, replay in dict(none=None, idle=Idle, nothing=Nothing, joined=Joined, again=Afterwards).items()}
     assert without_time(rows['nothing']) == [row | dict(replayed=0.) for row in without_time(rows['none'])]
     assert ([row['stored'] for row in rows['joined']] == [12, 24, 36, 48]
@@ -131,7 +136,7 @@ def test_a_killed_run_goes_on_with_the_same_past(tmp_path):
     whole = train(tiny_policy(house, progress=False), house, recipe(replay=Joined), tmp_path/'whole', progress=False)
     calls = iter([False]*3 + [True])
     train(tiny_policy(house, progress=False), house, recipe(replay=Joined), tmp_path/'parts',
-          should_stop=lambda: next(calls), progress=False)
+        should_stop=lambda: next(calls), progress=False)
     checkpoints = sorted((tmp_path/'parts'/'checkpoints').iterdir())
     # the kill came before the newest checkpoint: two steps are played again, the buffer has seen them
     for file in checkpoints[-1].iterdir(): file.unlink()
@@ -139,14 +144,14 @@ def test_a_killed_run_goes_on_with_the_same_past(tmp_path):
     resumed = train(tiny_policy(house, progress=False), house, recipe(replay=Joined), tmp_path/'parts', resume=True,
         progress=False)
     assert without_time(resumed.rows()) == without_time(whole.rows()) and len(resumed.rows()) == 4
-    assert len(Buffer(tmp_path/'parts'/'replay', write=False)) == len(
-        Buffer(tmp_path/'whole'/'replay', write=False)) == 48
+    assert len(Buffer(tmp_path/'parts'/'replay',
+        write=False)) == len(Buffer(tmp_path/'whole'/'replay', write=False)) == 48
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_an_empty_past(tmp_path):
     def stop(row): raise KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt):
         train(tiny_policy(house, progress=False), house, recipe(replay=Joined, steps=2), tmp_path/'parts', on_row=stop,
-              progress=False)
+            progress=False)
     resumed = train(tiny_policy(house, progress=False), house, recipe(replay=Joined, steps=2), tmp_path/'parts',
         resume=True, progress=False).rows()
     assert [row['stored'] for row in resumed] == [12, 24] and resumed[0]['replayed'] == 0

@@ -1,5 +1,8 @@
 "The replication table: its verdicts follow from intervals and margins, and it is the one that the records give."
-import csv, random, subprocess, sys
+import csv
+import random
+import subprocess
+import sys
 
 import pytest
 from notebooks import ROOT
@@ -77,7 +80,7 @@ def test_every_command_can_be_given(rows):
         if '--env' in words: load_env(words[words.index('--env') + 1])
 
 @pytest.mark.parametrize('given, said_', [(['--again', 'nosuch'], 'not one of the claims'),
-                                          (['--again', 'rover', '--seeds', '777'], 'has the seeds')])
+    (['--again', 'rover', '--seeds', '777'], 'has the seeds')])
 def test_what_cannot_be_played_again_is_refused(given, said_):
     run = subprocess.run([sys.executable, 'tools/replication.py', *given], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 2 and said_ in run.stderr

@@ -42,7 +42,7 @@ class Scissors:
 
     def everywhere(self):
         import pyarrow.parquet
-        from agentlab.policy import Policy
+        from agentlab.policy.core import Policy
         for owner, name in ((os, 'fsync'), (os, 'replace'), (os, 'truncate'), (os, 'unlink'), (os, 'mkdir')):
             self.around(owner, name, name)
         self.around(shutil, 'rmtree', 'rmtree', half_tree)
@@ -80,7 +80,8 @@ def half_policy(whole, policy, folder):
 
 def restore_nothing(training, run):
     "The step and the rows come back, weights and optimizer do not."
-    step, *_ = load_checkpoint(run) or [0]
+    found = load_checkpoint(run)
+    step = found[0] if found else 0
     runs.rewind(run, step)
     return step
 
@@ -90,9 +91,12 @@ mutations = dict(
     no_optimizer=lambda: setattr(torch.optim.AdamW, 'load_state_dict', lambda self, state: None),
     no_rewind=lambda: setattr(trainer, 'rewind', lambda run, step: None),
     no_checkpoint=lambda: (setattr(trainer, 'load_checkpoint', lambda run: None),
-                           setattr(trainer, 'rewind', lambda run, step: None)),
-    carried_seed=lambda: setattr(trainer, 'derive', lambda *parts: numbers.getrandbits(63)))
-numbers = random.Random(0)  # one generator, whatever it is asked for
+    setattr(trainer, 'rewind', lambda run, step: None)),
+    carried_seed=lambda: setattr(trainer, 'derive', carried(random.Random(0))))
+
+def carried(numbers):
+    "A `derive` that forgets its parts: the next number of one generator."
+    return lambda *parts: numbers.getrandbits(63)
 
 def attempt(out, at=None, mutation=None, seen=None):
     "One process of a run: begin or go on, until the end or until the disk operation `at`."
@@ -206,48 +210,51 @@ def short(tmp_path_factory):
     "A run of two steps with two checkpoints, in this process."
     return train_small(tmp_path_factory.mktemp('short')/'run', steps=2)
 
-@pytest.fixture
-def copied(short, tmp_path):
-    "The run of two steps again, to be damaged."
-    return Run(shutil.copytree(short.folder, tmp_path/'run'))
-
 @pytest.mark.parametrize('damage', [cut, empty, flip, os.remove])
 @pytest.mark.parametrize('name', ['model.safetensors', 'optimizer.safetensors', 'state.json'])
-def test_a_damaged_checkpoint_is_left_out(short, copied, name, damage):
-    damage(copied.folder/'checkpoints'/'000002'/name)
-    with pytest.warns(UserWarning, match='000002 is damaged'): step, tensors, _ = load_checkpoint(copied)
+def test_a_damaged_checkpoint_is_left_out(short, tmp_path, name, damage):
+    run = Run(shutil.copytree(short.folder, tmp_path/'run'))
+    damage(run.folder/'checkpoints'/'000002'/name)
+    with pytest.warns(UserWarning, match='000002 is damaged'): step, tensors, _ = load_checkpoint(run)
     assert step == 1
-    whole = runs._read_checkpoint(short.folder/'checkpoints'/'000001')[1]['model']
-    for key, weight in whole.items(): exactly(weight, tensors['model'][key], key)
+    for key, weight in load_checkpoint_of(short, 1)['model'].items(): exactly(weight, tensors['model'][key], key)
 
-@pytest.mark.parametrize('places, damage', [(['000002'], cut), (['000001', '000002'], empty)], ids=['last', 'all'])
-def test_a_damaged_run_ends_the_same(short, copied, places, damage):
-    "From the checkpoint before, or from the beginning."
-    for place in places: damage(copied.folder/'checkpoints'/place/'model.safetensors')
-    with pytest.warns(UserWarning, match='damaged'): same_run(short, train_small(copied.folder, steps=2, resume=True))
+def load_checkpoint_of(run, step): return runs._read_checkpoint(run.folder/'checkpoints'/f'{step:06d}')[1]
 
-def test_damaged_checkpoints_do_not_push_out_whole_ones(copied):
+def test_resumed_from_the_one_before(short, tmp_path):
+    run = Run(shutil.copytree(short.folder, tmp_path/'run'))
+    cut(run.folder/'checkpoints'/'000002'/'model.safetensors')
+    with pytest.warns(UserWarning, match='damaged'): same_run(short, train_small(run.folder, steps=2, resume=True))
+
+def test_no_whole_checkpoint_at_all(short, tmp_path):
+    "Then the run begins again, and ends the same."
+    run = Run(shutil.copytree(short.folder, tmp_path/'run'))
+    for folder in (run.folder/'checkpoints').iterdir(): empty(folder/'model.safetensors')
+    with pytest.warns(UserWarning, match='damaged'): same_run(short, train_small(run.folder, steps=2, resume=True))
+
+def test_damaged_checkpoints_do_not_push_out_whole_ones(short, tmp_path):
     "Two are kept; a run that begins again keeps its first, although two damaged ones have higher numbers."
-    for number in (1, 2):
-        place = copied.folder/'checkpoints'/f'00000{number}'
-        empty(place/'state.json')
-        place.rename(place.with_name(f'00000{number + 5}'))
+    run = Run(shutil.copytree(short.folder, tmp_path/'run'))
+    for name in ('000001', '000002'): empty(run.folder/'checkpoints'/name/'state.json')
+    for name in ('000001', '000002'):
+        os.rename(run.folder/'checkpoints'/name, run.folder/'checkpoints'/f'00000{int(name) + 5}')
     with pytest.warns(UserWarning, match='damaged'):
-        train_small(copied.folder, steps=2, resume=True, should_stop=iter([False, True]).__next__)
-    assert load_checkpoint(copied)[0] == 1
+        train_small(run.folder, steps=2, resume=True, should_stop=iter([False, True]).__next__)
+    assert load_checkpoint(run)[0] == 1
 
-def test_more_steps(copied, tmp_path):
+def test_more_steps(short, tmp_path):
     "A finished run goes on when it is given more steps, as if it had had them from the start."
-    train_small(copied.folder, steps=3, resume=True)
+    run = Run(shutil.copytree(short.folder, tmp_path/'run'))
+    train_small(run.folder, steps=3, resume=True)
     once = train_small(tmp_path/'once', steps=3)
-    assert facts(copied) == facts(once)
-    now = load_checkpoint(copied)[1]['model']
-    for key, weight in load_checkpoint(once)[1]['model'].items(): exactly(weight, now[key], key)
+    assert facts(run) == facts(once)
+    for key, weight in load_checkpoint(once)[1]['model'].items():
+        exactly(weight, load_checkpoint(run)[1]['model'][key], key)
 
-def test_half_a_removed_checkpoint_is_none(copied, monkeypatch):
+def test_half_a_removed_checkpoint_is_none(short, tmp_path, monkeypatch):
     """The process dies while it removes the oldest of three: what is left of it is not counted, and is gone after
     the next one."""
-    run = copied
+    run = Run(shutil.copytree(short.folder, tmp_path/'run'))
     def half(path, *a, **k):
         half_tree(None, path)
         raise InterruptedError('killed here')
@@ -255,8 +262,8 @@ def test_half_a_removed_checkpoint_is_none(copied, monkeypatch):
         only.setattr(shutil, 'rmtree', lambda path, *a, **k: half(path) if Path(path).exists() else None)
         with pytest.raises(InterruptedError): train_small(run.folder, steps=3, resume=True)
     places = run.folder/'checkpoints'
-    assert [p.name for p in sorted(places.iterdir()) if not p.name.startswith('.')] == ['000002', '000003']
-    assert load_checkpoint(run)[0] == 3
+    assert ([p.name for p in sorted(places.iterdir()) if not p.name.startswith('.')] == ['000002', '000003']
+        and load_checkpoint(run)[0] == 3)
     train_small(run.folder, steps=4, resume=True)
     assert sorted(p.name for p in places.iterdir()) == ['000003', '000004']
 
@@ -329,8 +336,8 @@ def dead_process():
 
 def contents(folder): return {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
 
-@pytest.mark.parametrize('changes, said', [
-    (dict(lr=.5), r'recipe\.lr=0\.001, you asked for 0\.5'), (dict(seed=7), r'recipe\.seed=0'),
+@pytest.mark.parametrize('changes, said',
+    [(dict(lr=.5), r'recipe\.lr=0\.001, you asked for 0\.5'), (dict(seed=7), r'recipe\.seed=0'),
     (dict(make=small.recipes.rloo), r'recipe\.credit='),
     (dict(env=small.Paying(horizon=5)), r'env\.horizon=4, you asked for 5')])
 def test_another_recipe_is_refused(short, changes, said):
@@ -344,9 +351,11 @@ def test_a_run_is_not_overwritten(short):
     with pytest.raises(FileExistsError, match='already holds a run.*resume'): train_small(short.folder, steps=2)
     assert contents(short.folder) == before
 
-def test_a_newer_run_is_refused(copied):
-    (copied.folder/'run.json').write_text(json.dumps(copied.info | dict(schema_version=99)))
-    with pytest.raises(ValueError, match='schema_version 99'): train_small(copied.folder, steps=2, resume=True)
+def test_a_newer_run_is_refused(short, tmp_path):
+    run = Run(shutil.copytree(short.folder, tmp_path/'run'))
+    info = json.loads((run.folder/'run.json').read_text())
+    (run.folder/'run.json').write_text(json.dumps(info | dict(schema_version=99)))
+    with pytest.raises(ValueError, match='schema_version 99'): train_small(run.folder, steps=2, resume=True)
 
 def test_resume_without_a_run_begins_one(tmp_path):
     assert len(train_small(tmp_path/'new', resume=True).rows()) == 1

@@ -17,8 +17,9 @@ PRODUCT, ANIMAL = dict(kind='product', parts=[17, 6]), dict(kind='animal', parts
 
 def games(*rows):
     "(outcome, cost, badly formed) of games of two turns."
-    return Batch.from_turns(pd.DataFrame([dict(group=0, episode=e, t=t, reward=won*t, outcome=won, success=won > 0,
-        cost=cost*(1 - t), invalid=bad*t) for e, (won, cost, bad) in enumerate(rows) for t in range(2)]))
+    return Batch.from_turns(pd.DataFrame([
+        dict(group=0, episode=e, t=t, reward=won*t, outcome=won, success=won > 0, cost=cost*(1 - t), invalid=bad*t)
+        for e, (won, cost, bad) in enumerate(rows) for t in range(2)]))
 
 def said(env, task, *actions):
     env.reset(0, task)
@@ -93,7 +94,7 @@ def test_code_costs_and_tells_a_product_but_no_animal():
 
 def test_the_right_way_of_a_kind():
     for task, action, right in ((PRODUCT, 'code 3', 1), (PRODUCT, 'answer 3', 0), (ANIMAL, 'code 3', 0),
-            (ANIMAL, 'answer 3', 1), (dict(kind='largest', parts=[3, 4, 5]), 'code 3', 1)):
+                                (ANIMAL, 'answer 3', 1), (dict(kind='largest', parts=[3, 4, 5]), 'code 3', 1)):
         assert said(Choices(), task, action)[0].info['columns']['right_tool'] == right, (task, action)
 
 def test_poact_a_mode_allows_its_actions_and_says_its_line():
@@ -142,14 +143,14 @@ def test_router_r1_form_before_outcome_before_cost():
     assert not routed(b)[~b.last_turns()].any()
 
 def test_retool_a_price_makes_calls_worth_less():
+    "What a right answer is worth after a call and without one; switched off at weight 0."
     b = games((1., 1., 0), (1., 0., 0), (0., 0., 0))
     assert routed(b, 0.)[b.last_turns()].tolist() == [1., 1., 0.]
     called, free, wrong = routed(b, .2)[b.last_turns()].tolist()
     assert called < free == 1 and wrong == 0
 
-@pytest.mark.parametrize('name, env',
-    [('router_r1', Routing()), ('retool', Choices()), ('grpo', Choices()), ('grpo', Choices(modes=True))],
-    ids=['router_r1', 'retool', 'r1_ci', 'poact'])
+@pytest.mark.parametrize('name, env', [('router_r1', Routing()), ('retool', Choices()), ('grpo', Choices()),
+    ('grpo', Choices(modes=True))], ids=['router_r1', 'retool', 'r1_ci', 'poact'])
 def test_it_plays_and_updates(tmp_path, name, env):
     "From a start on a few demonstrations: an untrained policy says nothing that a world understands."
     policy = tiny_policy(env, steps=100, pool=512, progress=False)

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from agentlab.env import (Guarded, KeyDoor, Rule, Toolbox, asked, check_env, check_rules, go_on, instead, read_rules,
-                          reflect, skip, stop)
+from agentlab.env import KeyDoor, Toolbox, check_env
+from agentlab.env.rules import Guarded, Rule, asked, check_rules, go_on, instead, read_rules, reflect, skip, stop
 from agentlab.episodes import Batch
 from agentlab.rollout import play
 from small import small_policy
@@ -20,15 +20,15 @@ def guarded(*rules, env=None):
 
 @pytest.mark.parametrize('first, second, said, done', [
     (skip, stop, 'a forbids go east', False), (stop, skip, 'a ends this at go east', True),
-    (go_on, skip, 'b forbids go east', False),
-    (partial(asked, person=lambda rule, action: True), stop, 'b ends this at go east', True),
+    (go_on, skip, 'b forbids go east', False), (partial(asked, person=lambda rule, action: True), stop,
+    'b ends this at go east', True),
     (partial(asked, person=lambda rule, action: False), stop, 'a forbids go east', False)])
 def test_the_first_rule_that_answers_decides(first, second, said, done):
     step = guarded(Rule('a', 'go', (), first), Rule('b', 'go', (), second)).step('go  east')
     assert (step.observation, step.done) == (said, done) and (not done or step.info['success'] is False)
 
-@pytest.mark.parametrize('checks, skipped', [
-    ((ALWAYS, ALWAYS), True), ((ALWAYS, NEVER), False), ((NEVER, ALWAYS), False)])
+@pytest.mark.parametrize('checks, skipped', [((ALWAYS, ALWAYS), True), ((ALWAYS, NEVER), False),
+    ((NEVER, ALWAYS), False)])
 def test_all_predicates_must_hold_and_none_is_asked_after_a_false_one(checks, skipped):
     seen = []
     watched = [lambda *read, check=check: seen.append(check) or check(*read) for check in checks]
@@ -82,14 +82,14 @@ def test_a_clone_goes_on_by_itself():
     ('rule @a trigger go check true enforce skip end\n\nnonsense', "line 3: 'nonsense' is no rule"),
     ('rule @a trigger go check p(x) enforce skip end', 'line 1, rule a: p(x) cannot be read (could not convert'),
     ('rule @a trigger go check true enforce skip end rule @a trigger take check true enforce skip end',
-     'rule a: another rule has this name'),
+    'rule a: another rule has this name'),
     ('rule @a trigger go check !true enforce skip end', 'it checks `false`'),
     ('rule @a trigger go check q enforce skip end rule @b trigger go check p q enforce stop end',
-     'rule b: a comes first'),
+    'rule b: a comes first'),
     ('rule @a trigger go check true enforce llm_self_reflect end', 'give read_rules(person=...)'),
     ('rule @a trigger go check true enforce invoke_action(go, {"where": "east"}) end', 'in a circle'),
     ('rule @a trigger go check true enforce invoke_action(go, {where}) end',
-     'line 1, rule a: {where} cannot be read (Expecting'),
+    'line 1, rule a: {where} cannot be read (Expecting'),
 ])
 def test_what_cannot_be_meant_is_refused(text, says):
     with pytest.raises(ValueError) as error: read_rules(text, dict(p=lambda *read: True, q=lambda *read: True))
@@ -119,7 +119,7 @@ def send(to: str, text: str)->str:
 
 FENCE = 'rule @no_leak trigger send check knows !to_friend enforce skip end'
 KNOWN = dict(knows=lambda question, action, past: any('"secret"' in done for done, _ in past),
-             to_friend=lambda question, action, past: '"alice"' in action)
+    to_friend=lambda question, action, past: '"alice"' in action)
 
 @pytest.mark.parametrize('fenced', [True, False])
 @pytest.mark.parametrize('place', PLACES)

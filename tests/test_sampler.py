@@ -1,6 +1,7 @@
 """The sampler against the slow truth: one uncached forward over the whole text. Random episodes, what it costs, and
 what must not depend on the cache."""
-import random, warnings
+import random
+import warnings
 from functools import partial
 import numpy as np
 import pytest
@@ -8,9 +9,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
     Qwen3Config, Qwen3ForCausalLM)
-from agentlab.policy.sampler import (RowCache, TorchSampler, likeliest_tokens, longest_prefixes, pick, plan_rows,
-    shared_prefix, uniforms)
-from later import deferred, refuses
+from agentlab.policy.sampler import (RowCache, TorchSampler, likeliest_tokens, longest_prefixes, pick,
+    plan_rows, shared_prefix, uniforms)
+from later import deferred
 
 VOCABULARY = 40
 
@@ -50,11 +51,12 @@ def assert_true(model, contexts, said, temperature=1.):
 def tokens(rng, low, high): return [rng.randrange(VOCABULARY) for _ in range(rng.randint(low, high))]
 
 def play(sampler, rng, rows, turns, each_turn=lambda turn, rows: rows, add=(1, 9), **kw):
-    "(contexts, completions) of every turn; every context goes on with what was said and some new tokens."
+    "Yield (contexts, completions) for every turn; every context goes on with what was said and some new tokens."
     contexts = [tokens(rng, 1, 12) for _ in range(rows)]
     for turn in range(turns):
         contexts = each_turn(turn, contexts)
-        said = sampler.sample(contexts, **dict(max_tokens=4, seeds=[rng.randrange(2**60) for _ in contexts]) | kw)
+        said = sampler.sample(contexts, **dict(dict(max_tokens=4, seeds=[rng.randrange(2**60) for _ in contexts]),
+            **kw))
         yield contexts, said
         contexts = [context + one.ids + tokens(rng, *add) for context, one in zip(contexts, said)]
 
@@ -68,7 +70,7 @@ class Meter:
     def __enter__(self): return self
     def __exit__(self, *_): self.handle.remove()
 
-# ---- the same log-probabilities as in training
+# ---------------------------------------------------------------- the same log-probabilities as in training
 
 @pytest.mark.parametrize('kind', MODELS)
 def test_many_ragged_turns_with_forks_and_departures(kind):
@@ -82,7 +84,7 @@ def test_many_ragged_turns_with_forks_and_departures(kind):
         if turn % 5 == 4: rows = rows + [parked.pop() + [9]]  # comes back
         return rows
     for contexts, said in play(TorchSampler(model, stop={3, 4, 5}), rng, rows=6, turns=14, each_turn=shuffle,
-            max_tokens=6):
+                               max_tokens=6):
         assert_true(model, contexts, said)
 
 @pytest.mark.parametrize('attention', ['sdpa', 'eager'])
@@ -92,10 +94,11 @@ def test_attention_implementations(attention):
         assert_true(model, contexts, said)
     assert model.config._attn_implementation == attention
 
-event = st.fixed_dictionaries(dict(drop=st.sets(st.integers(0, 8), max_size=4),
-    fork=st.lists(st.tuples(st.integers(0, 8), st.floats(0, 1)), max_size=3),
-    fresh=st.integers(0, 2), back=st.booleans(), shuffle=st.booleans(), max_tokens=st.integers(1, 7),
-    temperature=st.sampled_from([0, .7, 1., 2.]), top_p=st.sampled_from([1., .8]), new=st.integers(0, 9)))
+event = st.fixed_dictionaries(dict(
+    drop=st.sets(st.integers(0, 8), max_size=4), fork=st.lists(st.tuples(st.integers(0, 8), st.floats(0, 1)),
+    max_size=3), fresh=st.integers(0, 2), back=st.booleans(),
+    shuffle=st.booleans(), max_tokens=st.integers(1, 7), temperature=st.sampled_from([0, .7, 1., 2.]),
+    top_p=st.sampled_from([1., .8]), new=st.integers(0, 9)))
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(kind=st.sampled_from(sorted(MODELS)), events=st.lists(event, min_size=2, max_size=7), seed=st.integers(0, 2**32),
@@ -130,7 +133,7 @@ def test_every_resize_keeps_what_is_cached(monkeypatch):
     sampler = TorchSampler(model, stop={3})
     before, resizes = None, 0
     for contexts, said in play(sampler, random.Random(5), rows=5, turns=8,
-            each_turn=lambda turn, rows: rows[turn % 2:] + [rows[0] + [2]]):
+                               each_turn=lambda turn, rows: rows[turn % 2:] + [rows[0] + [2]]):
         assert_true(model, contexts, said)
         resizes += (sampler.cache.slots, sampler.cache.capacity) != before
         before = sampler.cache.slots, sampler.cache.capacity
@@ -166,7 +169,7 @@ def test_padding_that_was_never_written_is_finite():
     contexts = [[1, 2], [3]*9]
     assert_true(model, contexts, sampler.sample(contexts, 4))
 
-# ---- many words
+# ---------------------------------------------------------------- many words
 
 def plain_pick(logits, draws, temperature, top_p):
     "As it is written down: every word sorted, all rows at once."
@@ -228,7 +231,7 @@ def test_rows_of_a_real_model_stay_cached(monkeypatch):
     slots, capacity = sampler._size(64, 500, 0)
     assert slots == 64 and 500 <= capacity < 8192 and slots*(capacity + 1)*RowCache.token_bytes <= sampler.budget
 
-# ---- a function of its arguments
+# ---------------------------------------------------------------- a function of its arguments
 
 def test_same_seed_same_answer_whatever_came_before():
     model, rng = MODELS['qwen3'], random.Random(3)
@@ -242,6 +245,12 @@ def test_same_seed_same_answer_whatever_came_before():
     assert [used.sample([c], 8, seeds=[s])[0].ids for c, s in zip(contexts, seeds)] == expected
     assert ids(used.sample(contexts + [[1, 2, 3]]*4, 8, seeds=seeds + [1, 2, 3, 4]))[:5] == expected
     assert ids(used.sample(contexts, 8, seeds=[seed + 1 for seed in seeds])) != expected
+
+def test_long_answers_are_the_same_in_pieces():
+    sampler = TorchSampler(MODELS['gpt2'])
+    whole, parts = sampler.sample([[1, 2, 3]], 12, seeds=[5])[0].ids, []
+    for length in (5, 4, 3): parts += sampler.sample([[1, 2, 3] + parts], length, seeds=[5])[0].ids
+    assert parts == whole
 
 def test_arguments_are_not_kept():
     model = MODELS['qwen3']
@@ -273,7 +282,7 @@ def test_global_random_state_and_model_are_left_alone():
     assert (all(parameter.grad is None for parameter in model.parameters())
         and model(torch.tensor([[1]])).logits.requires_grad)
 
-# ---- the distribution
+# ---------------------------------------------------------------- the distribution
 
 def chi_square(counts, p):
     expected = p * counts.sum()
@@ -322,7 +331,7 @@ def test_a_token_of_probability_zero_is_never_drawn():
         ids, logp, entropy, *_ = pick(logits, torch.tensor([0., .5, 1 - 2**-23]), top_p=top_p)
         assert ids.tolist() == [2, 2, 2] and logp.tolist() == [0]*3 and entropy.tolist() == [0]*3
 
-# ---- what it costs
+# ---------------------------------------------------------------- what it costs
 
 def test_every_token_is_read_once():
     model = MODELS['qwen3']
@@ -337,7 +346,13 @@ def test_every_token_is_read_once():
     assert meter.forwards == 1 + 10*4 == sampler.counts['forwards']  # 4 tokens a turn, 4 forwards
     assert sampler.counts['padding'] == padding and sampler.counts['copied'] == 0
 
+def test_twins_are_read_once():
+    model = MODELS['qwen3']
+    with Meter(model) as meter: said = TorchSampler(model).sample([[5]*50]*16, 1, seeds=0)
+    assert meter.positions == 1 + 50 and len({one.ids[0] for one in said}) > 1
+
 def test_equal_rows_go_on_in_place():
+    "A group whose members all say the same must not be copied every turn."
     sampler = TorchSampler(MODELS['qwen3'])
     contexts = [[5]*20]*8
     for turn in range(6):
@@ -359,7 +374,7 @@ def test_a_group_is_copied_once():
 def copied(turns, leave):
     sampler = TorchSampler(MODELS['qwen3'], max_context=2000, budget=2**28)
     for _ in play(sampler, random.Random(0), rows=12, turns=turns, each_turn=lambda turn, rows: rows[:3] + rows[4:]
-            if leave and turn and len(rows) > 4 else rows, add=(6, 6), max_tokens=1):
+                  if leave and turn and len(rows) > 4 else rows, add=(6, 6), max_tokens=1):
         pass
     return sampler.counts['copied']
 
@@ -419,6 +434,14 @@ def test_the_end_of_the_context():
     assert_true(model, contexts, said)
     assert_true(model, [contexts[1] + said[1].ids], sampler.sample([contexts[1] + said[1].ids], 5))
 
+def test_rows_beyond_the_budget_are_sampled_in_parts():
+    model, contexts = MODELS['qwen3-gqa'], [[k]*30 for k in range(10)]
+    sampler = TorchSampler(model, budget=40_000)
+    with pytest.warns(UserWarning, match='Raise budget'): said = sampler.sample(contexts, 4, seeds=list(range(10)))
+    assert [one.ids for one in said] == [one.ids
+        for one in TorchSampler(model).sample(contexts, 4, seeds=list(range(10)))]
+    assert sampler.cache.slots * (sampler.cache.capacity + 1) * sampler.cache.token_bytes <= 40_000
+
 def test_two_players_keep_their_rows():
     model, players = MODELS['qwen3'], [[[1, 2, k] for k in range(4)], [[1, 2, 9, k] for k in range(4)]]
     sampler = TorchSampler(model)
@@ -430,7 +453,7 @@ def test_two_players_keep_their_rows():
             if turn: assert sampler.counts['positions'] - before == 4*(1 + 2) + 4
             players[who] = [context + one.ids + [5, 6] for context, one in zip(players[who], said)]
 
-# ---- weights
+# ---------------------------------------------------------------- weights
 
 def changes():
     sgd = lambda model: torch.optim.SGD(model.parameters(), lr=.1)
@@ -441,10 +464,11 @@ def changes():
             model(torch.tensor([[1, 2, 3]])).logits.pow(2).mean().backward()
             optimizer.step()
         return change
-    return dict(sgd=step(sgd), adamw=step(adamw()), foreach=step(adamw(foreach=True)),
-        fused=step(adamw(fused=True)), no_foreach=step(adamw(foreach=False)),
+    return dict(sgd=step(sgd), adamw=step(adamw()), foreach=step(adamw(foreach=True)), fused=step(adamw(fused=True)),
+        no_foreach=step(adamw(foreach=False)),
         load=lambda model: model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()}),
-        assign=lambda model: model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()}, assign=True))
+        assign=lambda model: model.load_state_dict({k: v*1.1 for k, v in model.state_dict().items()},
+        assign=True))
 
 @pytest.mark.parametrize('change', changes())
 def test_new_weights_are_noticed(change):
@@ -466,7 +490,7 @@ def test_adapters():
     with model.disable_adapter(): assert_true(model, contexts, sampler.sample(contexts, 3))
     assert_true(model, contexts, sampler.sample(contexts, 3))
 
-# ---- faults
+# ---------------------------------------------------------------- faults
 
 @pytest.mark.parametrize('where', ['forward', 'move'])
 def test_a_call_that_is_interrupted_leaves_nothing_wrong(monkeypatch, where):
@@ -491,33 +515,38 @@ def test_a_call_that_is_interrupted_leaves_nothing_wrong(monkeypatch, where):
         contexts = [context + one.ids + tokens(rng, 1, 3) for context, one in zip(contexts, said)]
         assert model.config._attn_implementation == 'sdpa'
 
-@pytest.mark.parametrize('says, contexts, kw', [  # others: nbs/policy/02_sampler.ipynb
-    ('the id -1', [[-1]], {}), ('whole numbers', [['a']], {}), ('top_p=1.1', [[1]], dict(top_p=1.1)),
-    ('temperature=nan', [[1]], dict(temperature=float('nan')))])
+@pytest.mark.parametrize('says, contexts, kw', [
+    (r'contexts\[1\] is empty', [[1], []], {}), (r'contexts\[0\] has 256 tokens, but max_context=256', [[1]*256], {}),
+    ('the id 40', [[1, 40]], {}), ('the id -1', [[-1]], {}),
+    ('whole numbers', [[1.5]], {}), ('whole numbers', [['a']], {}), ('max_tokens=0', [[1]], dict(max_tokens=0)),
+    ('temperature=-0.1', [[1]], dict(temperature=-.1)),
+    ('temperature=nan', [[1]], dict(temperature=float('nan'))), ('top_p=0', [[1]], dict(top_p=0)),
+    ('top_p=1.1', [[1]], dict(top_p=1.1)), ('seeds: 1 for 2', [[1], [2]], dict(seeds=[1])),
+    (r'stop=\[40\]', [[1]], dict(stop={40}))])
 def test_bad_requests(says, contexts, kw):
     sampler = TorchSampler(MODELS['qwen3'])
     sampler.sample([[1, 2, 3]], 2)
     rows = dict(sampler.rows)
-    with refuses(says): sampler.sample(contexts, **dict(max_tokens=3) | kw)
+    with pytest.raises(ValueError, match=says): sampler.sample(contexts, **dict(dict(max_tokens=3), **kw))
     assert sampler.rows == rows  # nothing is lost
 
 def test_models_that_cannot_be_sampled():
     size = dict(vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=2)
     mistral = MistralForCausalLM(MistralConfig(**size, sliding_window=8, max_position_embeddings=64))
-    with refuses('max_context=8 or less'): TorchSampler(mistral)
+    with pytest.raises(ValueError, match='max_context=8 or less'): TorchSampler(mistral)
     assert_true(mistral.eval(), [[1, 2, 3]], TorchSampler(mistral, max_context=8).sample([[1, 2, 3]], 9))
     stretched = LlamaForCausalLM(LlamaConfig(**size, max_position_embeddings=64,
         rope_parameters=dict(rope_type='dynamic', rope_theta=1e4, factor=2.)))
-    with refuses('max_context=64 or less'): TorchSampler(stretched, max_context=100)
+    with pytest.raises(ValueError, match='max_context=64 or less'): TorchSampler(stretched, max_context=100)
     flash = build('qwen3')
     flash.config._attn_implementation = 'flash_attention_2'
-    with refuses("attn_implementation='sdpa'"): TorchSampler(flash)
+    with pytest.raises(ValueError, match="attn_implementation='sdpa'"): TorchSampler(flash)
     hybrid = build('qwen3')
     hybrid.config.layer_types = ['linear_attention', 'full_attention']
-    with refuses('needs full attention'): TorchSampler(hybrid)
+    with pytest.raises(ValueError, match='needs full attention'): TorchSampler(hybrid)
 
-# ---- the parts
+# ---------------------------------------------------------------- the parts
 
 def test_a_row_that_is_contained_goes_before_one_that_shares_as_much():
     assert (plan_rows([[1, 2, 3]], {0: [1, 2, 4], 1: [1, 2]}).own == {0: (1, 2)}

@@ -1,18 +1,19 @@
 "Diagnosis, masked passages, a page known by heart: each mechanism is switched off and something changes."
 import json
 from collections import Counter
-from itertools import combinations
 from pathlib import Path
 from random import Random
 
 import pytest
 import torch
 
-from agentlab.env import Diagnosis, HopSearch, Toolbox, Wrapper, check_env, final_answer
+from agentlab.env import Diagnosis, HopSearch, Toolbox, check_env, final_answer
 from agentlab.env.seeking import clinic, covered, filled, formed, masked, passage, patient, ramp, refer, similar
+from agentlab.env.wrappers import Wrapper
 from agentlab.episodes import Batch
 from agentlab.policy import tiny_policy
-from agentlab.reward import gated, without_information
+from agentlab.reward.evidence import without_information
+from agentlab.reward.gates import gated
 from agentlab.rollout import Scripted, play
 from agentlab.train import recipes, train
 
@@ -63,7 +64,7 @@ def test_a_diagnosis_is_a_world():
         assert step.info['success'] and env.turns == 3
         assert {*' '.join(texts).replace('.', ' . ').replace(':', ' : ').split()} <= known
     clinics = [{patient(Random(seed), split)['clinic'] for seed in range(30)} for split in ('train', 'demo', 'test')]
-    assert not any(one & other for one, other in combinations(clinics, 2))
+    assert not clinics[0] & clinics[1] and not clinics[1] & clinics[2] and not clinics[0] & clinics[2]
 
 def test_dx_matching_shows_the_nearest_cases():
     _, cases = clinic(5)
@@ -94,16 +95,18 @@ def test_dx_words_of_the_truth_are_covered():
     assert played('{ask}', f'search {everybody}', 'answer {answer}', task=task)[0] == [1., 0., 1.]  # more than ten
 
 def test_dx_listing_everything_is_paid_and_not_right():
+    everybody = ' '.join(clinic(patient(Random(4), 'train')['clinic'])[0])
     task = patient(Random(4), 'train')
-    everybody = ' '.join(clinic(task['clinic'])[0])
-    assert played('{ask}', f'answer {everybody}', task=task) == ([1., 0., 1.], 0.)
+    parts, right = played('{ask}', f'answer {everybody}', task=task)
+    assert parts == [1., 0., 1.] and right == 0.
 
 def test_dx_a_term_that_is_off_pays_nothing():
     import pandas as pd
-    b = Batch.from_turns(pd.DataFrame(dict(
-        group=0, episode=[0, 1], t=0, reward=0., refer=[1., 0.], searched=[0., 1.], answered=[1., 1.])))
+    frame = dict(group=0, episode=[0, 1], t=0, reward=0., refer=[1., 0.], searched=[0., 1.], answered=[1., 1.])
+    b = Batch.from_turns(pd.DataFrame(frame))
     reward = recipes.deep_dxsearch().reward
-    assert reward.func is gated and reward(b).tolist() == pytest.approx([.95, .2])
+    assert reward(b).tolist() == pytest.approx([.95, .2])
+    assert reward.func is gated
     assert reward(b.with_turns(refer=torch.zeros(2).double())).tolist() == pytest.approx([.15, .2])
     bare = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0], t=0)))
     with pytest.raises(ValueError, match='turns.refer'): reward(bare)
@@ -143,7 +146,7 @@ def test_gaps_are_filled_by_searching():
     assert closed.step(closed.task['calls'][0]).info['invalid']
 
 def test_masksearch_begins_with_few_gaps():
-    from agentlab.replay import Stages
+    from agentlab.replay.tasks import Stages
     assert recipes.masksearch().memory is Stages
     tasks = ramp().tasks('train', 30)
     gaps = torch.tensor([float(len(task['calls'])) for task in tasks])
@@ -192,7 +195,7 @@ def test_ssrl_pays_for_the_answer_and_the_form(page):
     right = lambda game: game.env.expert()
     last = lambda game: right(game)[right(game).index('<answer>'):]
     said = {'right': right, 'at once': lambda game: f'<think> is </think> {last(game)}',
-            'wrong': lambda game: reply(2, 1), 'bare': lambda game: 'Mina Lam'}
+        'wrong': lambda game: reply(2, 1), 'bare': lambda game: 'Mina Lam'}
     worth = {name: scripted(page, say)[1][0] for name, say in said.items()}
     assert [round(e.outcome, 3) for e in worth.values()] == [1., .95, .1, 0.]
     assert [e.success for e in worth.values()] == [True, True, False, False]

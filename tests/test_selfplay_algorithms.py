@@ -8,40 +8,39 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from agentlab.credit import gae
-from agentlab.env import HopSearch
-from agentlab.env.hopsearch import world_of
+from agentlab.env.hopsearch import HopSearch, world_of
 from agentlab.episodes import Batch
-from agentlab.policy import Policy, tiny_model, word_tokenizer
-from agentlab.rollout import play_players
-from agentlab.selfplay import (ProposeHop, absolute_zero, best_and_worst, hop_task, inpo, marft, pair_advantage,
-                               proposer_reward, sampled_shapley, search_self_play, seating, shapley, shared_reward,
-                               sppo, swe_self_play, trr_pp, verify, win_rate_reward, win_rates, without_one)
-from agentlab.selfplay.preferences import by_outcome, episode_logp, rivals
-from agentlab.selfplay.proposers import (Proposal, absolute_zero_solver, bug_refusal, hop_lookup, noise_of,
-                                         read_proposal, refusal, same_answer, search_solver, success_rate)
-from agentlab.selfplay.roles import coalition_values, judge_score, mae_judge, mae_proposer, mae_solver, tag_score
+from agentlab.policy.core import Policy, word_tokenizer
+from agentlab.policy.tiny import tiny_model
+from agentlab.rollout.players import play_players
+from agentlab.selfplay.preferences import (best_and_worst, by_outcome, episode_logp, inpo, pair_advantage, rivals, sppo,
+    win_rate_reward, win_rates)
+from agentlab.selfplay.proposers import (Proposal, ProposeHop, absolute_zero, absolute_zero_solver, bug_refusal,
+    hop_lookup, hop_task, noise_of, proposer_reward, read_proposal, refusal,
+    same_answer, search_self_play, search_solver, success_rate, swe_self_play,
+    trr_pp, verify)
+from agentlab.selfplay.roles import (coalition_values, judge_score, mae_judge, mae_proposer, mae_solver, marft,
+    sampled_shapley, seating, shapley, shared_reward, tag_score, without_one)
 
 few = settings(max_examples=15, deadline=None)
 seeds = st.integers(0, 2**32)
 
 def close(a, b, **how):
     torch.testing.assert_close(torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64),
-                               equal_nan=True, **how)
+        equal_nan=True, **how)
 
 def groups(seed, most=12):
     """Episodes of up to three tasks, two seats, one to three turns of one to three tokens; outcomes that repeat,
     some missing."""
     draw = Random(seed)
     rows = [dict(group=draw.randrange(3), episode=e, t=t, seat=seat, outcome=outcome, reward=0.,
-                 n_tokens=draw.randrange(1, 4))
-            for e in range(draw.randrange(1, most)) for seat, outcome, turns in [
-                (draw.choice('xo'), draw.choice([0., 1., 1., 2.5, math.nan]), draw.randrange(1, 4))]
-            for t in range(turns)]
+        n_tokens=draw.randrange(1, 4))
+        for e in range(draw.randrange(1, most)) for seat, outcome, turns in [
+        (draw.choice('xo'), draw.choice([0., 1., 1., 2.5, math.nan]), draw.randrange(1, 4))]
+        for t in range(turns)]
     frame = pd.DataFrame(rows)
     frame['group'] = frame.groupby('episode').group.transform('first')
     return Batch.from_turns(frame)
-
-def by_episode(b, x): return torch.zeros(len(b), dtype=torch.float64).index_add_(0, b.turns.episode, x)
 
 def logps(b, seed, n=3):
     g = torch.Generator().manual_seed(seed)
@@ -57,11 +56,11 @@ def test_win_rates_count(seed):
     e = b.episodes
     for i in range(len(b)):
         others = [j for j in range(len(b)) if j != i and e.group[i] == e.group[j] and e.seat[i] == e.seat[j]
-                  and not e.outcome[[i, j]].isnan().any()]
+            and not e.outcome[[i, j]].isnan().any()]
         wins = [float(e.outcome[i] > e.outcome[j]) + .5*float(e.outcome[i] == e.outcome[j]) for j in others]
         assert math.isclose(float(win_rates(b)[i]), sum(wins)/len(wins) if wins else .5)
-    for group, seat in {*zip(e.group.tolist(), e.seat.tolist())}:
-        close(win_rates(b)[(e.group == group) & (e.seat == seat)].mean(), .5)
+    for peers in {(int(g), int(s)) for g, s in zip(e.group, e.seat)}:
+        close(win_rates(b)[(e.group == peers[0]) & (e.seat == peers[1])].mean(), .5)
     close(win_rates(b.with_episodes(outcome=e.outcome.exp()*7 - 3)), win_rates(b))
     order = torch.randperm(len(b), generator=torch.Generator().manual_seed(seed))
     close(win_rates(Batch.concat([b.select([k]) for k in order.tolist()])), win_rates(b)[order])
@@ -72,8 +71,10 @@ def test_win_rate_reward(seed):
     """One reward per episode on its last turn, or as many equal parts as turns; with itself counted, rates move to
     one half."""
     b = groups(seed)
+    total = lambda x: torch.zeros(len(b), dtype=torch.float64).index_add_(0, b.turns.episode, x)
     rate = win_rates(b)
-    for each_turn in (False, True): close(by_episode(b, win_rate_reward(b, each_turn=each_turn)), rate)
+    close(total(win_rate_reward(b)), rate)
+    close(total(win_rate_reward(b, each_turn=True)), rate)
     full = b.select(~b.episodes.outcome.isnan())
     i, _ = rivals(full)
     size = torch.bincount(i, minlength=len(full)) + 1
@@ -96,7 +97,7 @@ def test_best_and_worst(seed):
         scored = [k for k in members if not e.outcome[k].isnan()]
         if len({float(e.outcome[k]) for k in scored}) > 1:
             wanted.append((max(scored, key=lambda k: (float(e.outcome[k]), -k)),
-                           min(scored, key=lambda k: (float(e.outcome[k]), k))))
+                min(scored, key=lambda k: (float(e.outcome[k]), k))))
     assert list(zip(pairs.winner.tolist(), pairs.loser.tolist())) == sorted(wanted)
 
 @few
@@ -112,9 +113,9 @@ def test_pair_losses(seed, eta, pull, mean):
     gap = lambda x, w, l: said(x, w) - said(x, l)
     both = list(zip(pairs.winner.tolist(), pairs.loser.tolist()))
     close(inpo(now, b, pairs, eta, pull*eta, mean),
-          [(gap(now, w, l) - pull*gap(ref, w, l) - (1-pull)*gap(prev, w, l) - 1/(2*eta))**2 for w, l in both])
+        [(gap(now, w, l) - pull*gap(ref, w, l) - (1-pull)*gap(prev, w, l) - 1/(2*eta))**2 for w, l in both])
     close(sppo(now, b, pairs, rates, eta, mean),
-          [sum((said(now, k) - said(prev, k) - (float(rates[k]) - .5)/eta)**2 for k in pair)/2 for pair in both])
+        [sum((said(now, k) - said(prev, k) - (float(rates[k]) - .5)/eta)**2 for k in pair)/2 for pair in both])
     if not both: return
     x = now.clone().requires_grad_()
     loss = inpo(x, b, pairs, eta, pull*eta, mean).mean()
@@ -124,9 +125,10 @@ def test_pair_losses(seed, eta, pull, mean):
 def test_tokens_without_weight_say_nothing():
     b = groups(3)
     now, = logps(b, 0, 1)
-    odd = torch.arange(len(b.actions)) % 2
-    silent, spoiled = b.with_action(weight=odd.float()), torch.where(odd > 0, now, math.nan)
-    for mean in (False, True): assert episode_logp(silent, spoiled, mean).isfinite().all()
+    for mean in (False, True):
+        silent = b.with_action(weight=torch.where(torch.arange(len(b.actions)) % 2 == 0, 0., 1.))
+        spoiled = torch.where(torch.arange(len(b.actions)) % 2 == 0, math.nan, now)
+        assert episode_logp(silent, spoiled, mean).isfinite().all()
     close(episode_logp(b.with_action(weight=torch.zeros(len(b.actions))), now, True), torch.zeros(len(b)))
 
 def test_a_judge_must_give_chances():
@@ -148,8 +150,8 @@ def teams(seed, seats, games, tokens=3):
         for t in range(turns):
             upto = min(t + seats, turns)  # what is paid until this seat moves again
             rows.append(dict(group=0, game=game, episode=game*seats + t % seats, seat=str(t % seats), t=t, paid=pay[t],
-                             reward=sum(pay[t:upto]), n_tokens=draw.randrange(1, tokens + 1), truncated=truncated,
-                             last_value=last))
+                reward=sum(pay[t:upto]), n_tokens=draw.randrange(1, tokens + 1), truncated=truncated,
+                last_value=last))
     for row in rows:                      # what is paid before a seat's first turn it gets with that turn
         if row['t'] < seats:
             row['reward'] += sum(r['paid'] for r in rows if r['game'] == row['game'] and r['t'] < row['t'])
@@ -157,7 +159,7 @@ def teams(seed, seats, games, tokens=3):
 
 @few
 @given(seeds, st.integers(1, 3), st.integers(1, 4), st.floats(0, 1), st.floats(0, 1),
-       st.sampled_from(['turn', 'token']))
+    st.sampled_from(['turn', 'token']))
 def test_marft_is_the_plain_loop(seed, seats, games, gamma, lam, level):
     "Backwards through each game: the reward of a round is counted once, at its end."
     b, rows = teams(seed, seats, games)
@@ -203,7 +205,7 @@ def test_seating(seed, n, every, step):
 @given(seeds)
 def test_shared_reward(seed):
     b, _ = teams(seed, 2, 3)
-    total = by_episode(b, shared_reward(b))
+    total = torch.zeros(len(b), dtype=torch.float64).index_add_(0, b.turns.episode, shared_reward(b))
     for game in range(3):
         mine = b.episodes.game == game
         close(total[mine], [float(b.episodes.outcome[mine].sum())]*int(mine.sum()))
@@ -322,7 +324,8 @@ def test_lookup_answers_hopsearch(seed, hops):
 def test_a_bug_must_break_something(bugged, restored):
     n = min(len(bugged), len(restored))
     bugged, restored = bugged[:n], restored[:n]
-    refused = bug_refusal([True]*n, bugged, [x for x in bugged if x], restored, [[True]*n])
+    weakened = [x for x in bugged if x]
+    refused = bug_refusal([True]*n, bugged, weakened, restored, [[True]*n])
     assert (refused == '') == (not all(bugged) and all(restored))
     assert bug_refusal([], [], [], [], [[]]) != ''
 
@@ -362,7 +365,8 @@ def test_proposer_reward(seed):
     s = torch.randint(9, (len(b),), generator=g)/8
     for rule in (absolute_zero, search_self_play, swe_self_play):
         found = proposer_reward(b, torch.where(b.episodes.success, s, math.nan), rule)
-        close(by_episode(b, found), rule(s.double(), b.episodes.success))
+        close(torch.zeros(len(b), dtype=torch.float64).index_add_(0, b.turns.episode, found),
+            rule(s.double(), b.episodes.success))
         assert (found != 0).sum() <= len(b)
 
 def test_a_silent_partner_is_a_team():
@@ -371,8 +375,8 @@ def test_a_silent_partner_is_a_team():
     tokenizer = word_tokenizer(env.vocabulary())
     policy = Policy(tiny_model(len(tokenizer), 64, hidden=16, layers=1, seed=0), tokenizer)
     def knows(env, generator): return f'answer {env.game.world.chain(env.game.start, env.game.path)[1]}'
-    b = Batch.from_episodes(play_players(
-        policy, env, range(2), players=dict(planner=knows, searcher=knows), keep=True, max_tokens=8))
+    b = Batch.from_episodes(play_players(policy, env, range(2), players=dict(planner=knows, searcher=knows), keep=True,
+        max_tokens=8))
     assert (len(b), len(b.turns)) == (4, 2)
     b = b.with_action(value=torch.zeros(len(b.actions)))
     close(marft(b, gamma=1., lam=1., scale=None)[1], torch.ones(len(b.actions)))

@@ -7,9 +7,12 @@ import torch
 from agentlab.env import KeyDoor
 from agentlab.episodes import Batch, Episode
 from agentlab.policy import Policy, tiny_model, word_tokenizer
-from agentlab.train import Run
-from agentlab.view import Dashboard, Overlay, Play, TurnScope, entropy_lab
+from agentlab.train.runs import Run
+from agentlab.view.dashboard import Dashboard, Overlay
+from agentlab.view.entropy_widget import entropy_lab
 from agentlab.view.microscope_widget import Microscope
+from agentlab.view.playing import Play
+from agentlab.view.turnscope_widget import TurnScope
 from view_data import turn, write_run
 
 from later import needs
@@ -18,7 +21,7 @@ LOGS = dict(
     unequal=[dict(step=0, reward=1., entropy_by_turn=[1., .5, .2]), dict(step=1, reward=2., entropy_by_turn=[.9])],
     missing=[dict(step=0, reward=None, success=None, entropy_by_turn=[1., None]), dict(step=1, grad_norm=.5)],
     wild=[dict(step=i, reward=x, success=x, entropy=x, dead_groups=x, grad_norm=x, entropy_by_turn=[.5, x])
-          for i, x in enumerate((math.nan, math.inf, -math.inf, .5))],
+    for i, x in enumerate((math.nan, math.inf, -math.inf, .5))],
     nothing_finite=[dict(step=0, reward=math.nan, success=None, entropy_by_turn=[math.nan, math.inf])],
     many=[dict(step=i, reward=math.nan if i % 3 else .5, entropy_by_turn=[.5]*(1 + i % 4)) for i in range(700)],
     no_row=[])
@@ -54,7 +57,7 @@ def test_dashboard_and_overlay(name, messages):
     several.draw(force=True)
     assert sum('head' in data.get('state', {}) for data in messages if data) >= 4
     sent = [x for plots in (board.plots, several.plots) for name in ('reward', 'entropy')
-            for point in plots.line(name, plots.runs - 1) for x in point]
+        for point in plots.line(name, plots.runs - 1) for x in point]
     assert all(x is None or math.isfinite(x) for x in sent) and (any(x is not None for x in sent))
     assert min(len(rows), 30) <= sum(len(parts[0].get('steps', [])) for parts in board.plots.parts) <= 300
 
@@ -62,8 +65,8 @@ def test_dashboard_keeps_the_numbers_beside_a_gap(messages):
     "The table of entropies: numbers where turns were reached, null elsewhere, and the scale from the finite ones."
     board = Dashboard(LOGS['wild'])
     board.widget
-    assert board.figure.part0[0]['table'] == [[.5]*4, [None, None, None, .5]]
-    assert board.figure.head['panes'][2]['top'] == .5
+    assert board.figure.part0[0]['table'] == [[.5]*4,
+        [None, None, None, .5]] and board.figure.head['panes'][2]['top'] == .5
     assert board.figure.part0[0]['lines']['reward'] == [[0, None], [1, None], [2, None], [3, .5]]
 
 @pytest.mark.parametrize('name', LOGS)
@@ -72,7 +75,7 @@ def test_turnscope_and_entropy_lab(name, tmp_path, messages):
     folder = write_run(tmp_path/'run', steps=len(LOGS[name][:4]))
     (folder/'metrics.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in LOGS[name][:4]))
     wild = Batch.from_episodes([Episode([turn(0, [1], [2, 3], entropy=x, reward=x)], game=i, outcome=x, step=0)
-                                for i, x in enumerate((math.nan, math.inf, -math.inf, .5))])
+        for i, x in enumerate((math.nan, math.inf, -math.inf, .5))])
     wild.labels['token'] = {}
     if LOGS[name]: wild.save(folder/'episodes'/'step_000000.parquet')
     scope = TurnScope(Run(folder))
@@ -98,5 +101,5 @@ def test_play_with_a_policy_whose_weights_diverged(value, messages):
     table.widget
     with torch.no_grad(): next(policy.model.parameters()).fill_(value)
     table.switch(show_chances=True)
-    assert [move['p'] for move in table.table.state['moves']] == [None]*len(table.offered)
-    assert table.table.state['moves'][0]['share'] == '–'
+    assert ([move['p'] for move in table.table.state['moves']] == [None]*len(table.offered)
+        and table.table.state['moves'][0]['share'] == '–')

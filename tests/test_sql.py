@@ -1,12 +1,14 @@
 "Questions over three tables: what counts is the rows, the database can only be read, and its faults end one episode."
-import re, sqlite3, time
+import re
+import sqlite3
+import time
 from random import Random
 from types import SimpleNamespace
 
 import pytest
 
-from agentlab.env import Isolated, splits
-from agentlab.env.protocol import as_reader, canonical
+from agentlab.env import Isolated, load_env, splits
+from agentlab.env.protocol import as_reader, canonical, check_env
 from agentlab.env.sql import (Shop, SqlWorld, as_script, asked, equal, level_of, needed, query_of, questions, run,
     slips, tables, tight)
 from agentlab.policy import tiny_policy
@@ -74,6 +76,7 @@ class Locked(SqlWorld):
         return text
 
 class Says:
+    "A sampler that says one thing."
     def __init__(self, policy, text): self.ids = [*policy.chat.text_ids(text), policy.end_id]
     def sample(self, contexts, **how):
         return [SimpleNamespace(ids=self.ids, logprobs=[-1.]*len(self.ids), entropies=[0.]*len(self.ids))
@@ -133,11 +136,15 @@ def test_what_is_no_question_is_refused(task):
     assert SqlWorld().reset(0, GOOD).observation == 'List every name in rome.'
     with pytest.raises(ValueError, match='no task of SqlWorld'): SqlWorld().reset(0, task)
 
-@pytest.mark.parametrize('how', [dict(levels=()), dict(levels=(0,)), dict(levels=(1, 7)), dict(split='all')])
+@pytest.mark.parametrize('how', [dict(levels=()), dict(levels=(0,)), dict(levels=(1, 7)), dict(horizon=1),
+    dict(split='all')])
 def test_bad_settings_are_refused(how):
     with pytest.raises(ValueError): SqlWorld(**how)
 
 # ---- play
+
+def test_the_world_keeps_the_rules():
+    assert set(check_env(load_env('sql')).values()) == {'ok'}
 
 def test_the_answer_is_judged_and_in_the_release_the_last_query():
     task = SqlWorld().tasks('train', 1)[0]
@@ -152,13 +159,14 @@ def test_milestones_are_quarters():
     task = dict(show='name', of=[], where=['city', 'rome'], different=False, store=3)
     env, shares = begun(task), []
     for query in ('select', 'select foo from customers', 'select job from customers', 'select name from customers',
-            'select job from customers', query_of(task)):
+                  'select job from customers', query_of(task)):
         shares.append(env.reached(query))
     assert shares == [0, .25, .5, .75, .5, 1]
     share = [env.step(f'sql {query}').info['milestone'] for query in ('select job from customers', 'select')]
     assert share == [.5, .5]  # what was reached stays reached
 
-def test_only_known_words_are_said_and_read(): says_known_words(SqlWorld(), SqlWorld().tasks('demo', 40), .6)
+def test_only_known_words_are_said_and_read():
+    says_known_words(SqlWorld(), SqlWorld().tasks('demo', 40), .6)
 
 def test_the_expert_wins_and_the_careless_do_not():
     env, won = SqlWorld(), {0.: 0, 1.: 0}

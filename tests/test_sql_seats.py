@@ -68,8 +68,9 @@ def test_a_seat_has_read_nothing_of_the_others(shown):
         if e.seat == 'validator' and e.turns: assert e.turns[0].observation.startswith('Right?') and len(e.turns) == 1
         if e.seat == 'generator' and e.turns: assert 'Tables for' not in e.turns[0].observation
 
-@pytest.mark.parametrize('calls, right, worth', [([TRIED, ANSWER], True, 1.), ([TRIED, ANSWER], False, 0.),
-    ([ANSWER], True, -1.), ([TRIED, TRIED], False, -1.), ([], False, -1.)])
+@pytest.mark.parametrize('calls, right, worth', [
+    ([TRIED, ANSWER], True, 1.), ([TRIED, ANSWER], False, 0.), ([ANSWER], True, -1.), ([TRIED, TRIED], False, -1.),
+    ([], False, -1.)])
 def test_a_generator_earns_minus_one_nothing_or_one(calls, right, worth): assert solved(calls, right) == worth
 
 def test_what_is_badly_formed_is_not_validated():
@@ -78,8 +79,8 @@ def test_what_is_badly_formed_is_not_validated():
     step = told(SqlSeats(SqlWorld()), tried=f'sql {RIGHT}', answer=f'answer {WRONG}')[-1]
     assert not step.done and step.seat == 'validator' and step.reward == dict(generator=0.)
 
-@pytest.mark.parametrize('answer, said, paid',
-    [(RIGHT, 'yes', 1.), (RIGHT, 'No.', 0.), (WRONG, 'NO', 1.), (WRONG, 'yes', 0.), (RIGHT, 'maybe', 0.)])
+@pytest.mark.parametrize('answer, said, paid', [(RIGHT, 'yes', 1.), (RIGHT, 'No.', 0.), (WRONG, 'NO', 1.),
+    (WRONG, 'yes', 0.), (RIGHT, 'maybe', 0.)])
 def test_a_true_verdict_is_worth_one(answer, said, paid):
     world = SqlSeats(SqlWorld())
     told(world, tried=f'sql {answer}', answer=f'answer {answer}')

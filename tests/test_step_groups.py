@@ -7,7 +7,9 @@ import pandas as pd
 import torch
 from hypothesis import given, settings, strategies as st
 
-from agentlab.credit import action_keys, edge_key, gigpo, hgpo, salt, similar_states
+from agentlab.credit.histories import hgpo
+from agentlab.credit.shared_edges import action_keys, edge_key, salt
+from agentlab.credit.step_groups import gigpo, similar_states
 from agentlab.episodes import Batch
 
 quick = settings(max_examples=40, deadline=None)
@@ -15,16 +17,16 @@ number = st.integers(-4, 4).map(lambda i: i/4)
 outcome = st.one_of(number, st.just(math.nan))
 turn = st.tuples(st.sampled_from('xyz'), number, st.integers(0, 3), st.integers(0, 1))  # state, reward, tokens, action
 episode = st.tuples(st.integers(0, 1), st.sampled_from(['left', 'right']), outcome,
-                    st.lists(turn, min_size=1, max_size=6))
+    st.lists(turn, min_size=1, max_size=6))
 many = st.lists(episode, min_size=1, max_size=8)  # group, seat, outcome, turns
 text = st.text('ab ', max_size=6).map(lambda word: f'room {word}')
 written = st.lists(st.tuples(st.integers(0, 1), st.sampled_from(['left', 'right']), text), min_size=1, max_size=14)
 
 def batch_of(episodes):
     return Batch.from_turns(pd.DataFrame([dict(group=group, episode=e, seat=seat, outcome=score, t=t, state=state,
-                                               reward=reward, n_tokens=tokens, action=action)
-                                          for e, (group, seat, score, turns) in enumerate(episodes)
-                                          for t, (state, reward, tokens, action) in enumerate(turns)]))
+        reward=reward, n_tokens=tokens, action=action)
+        for e, (group, seat, score, turns) in enumerate(episodes)
+        for t, (state, reward, tokens, action) in enumerate(turns)]))
 
 def visits(episodes): return [(e, t) for e, (*_, turns) in enumerate(episodes) for t in range(len(turns))]
 
@@ -45,14 +47,14 @@ def against(value, key, scored, scale, ddof, singleton):
     members = {}
     for visit in scored: members.setdefault(key[visit], []).append(value[visit])
     return ({v: standardised(value[v], members[key[v]], scale, singleton, ddof) for v in scored},
-            {v: len(members[key[v]]) for v in scored})
+        {v: len(members[key[v]]) for v in scored})
 
 def tables(episodes, gamma):
     "For every visit: its group and seat, its outcome, its return; and the visits that have a score."
     every = visits(episodes)
     worth = {(e, t): g for e, (*_, turns) in enumerate(episodes) for t, g in enumerate(returns(turns, gamma))}
     return ({v: episodes[v[0]][:2] for v in every}, {v: episodes[v[0]][2] for v in every}, worth,
-            [v for v in every if episodes[v[0]][2] == episodes[v[0]][2]])
+        [v for v in every if episodes[v[0]][2] == episodes[v[0]][2]])
 
 def near(got, episodes, want):
     "One number per token: `want` of its turn, 0 where there is none."
@@ -69,7 +71,7 @@ def same_partition(key, want):
     assert numbered(key.tolist()) == numbered(want)
 
 @given(episodes=many, scale=st.sampled_from(['std', None]), gamma=st.sampled_from([.5, 1.]),
-       weight=st.sampled_from([0., 1., .25]), similarity=st.sampled_from([None, 1.]))
+    weight=st.sampled_from([0., 1., .25]), similarity=st.sampled_from([None, 1.]))
 @quick
 def test_gigpo(episodes, scale, gamma, weight, similarity):
     peers, score, worth, scored = tables(episodes, gamma)
@@ -80,7 +82,7 @@ def test_gigpo(episodes, scale, gamma, weight, similarity):
     near(got, episodes, {v: whole[v] + weight*step[v] for v in scored})
 
 @given(episodes=many, history=st.integers(0, 3), alpha=st.sampled_from([0., 1., 2.5]),
-       scale=st.sampled_from(['std', None]), base=st.booleans(), drop=st.booleans())
+    scale=st.sampled_from(['std', None]), base=st.booleans(), drop=st.booleans())
 @quick
 def test_hgpo(episodes, history, alpha, scale, base, drop):
     peers, score, worth, scored = tables(episodes, .5)
@@ -96,7 +98,7 @@ def test_hgpo(episodes, history, alpha, scale, base, drop):
         for v in scored: items[v].append((1., whole[v]))
     if drop: items = {v: [(w, a) for w, a in found if a != 0] for v, found in items.items()}
     want = {v: sum(w*a for w, a in found)/(sum(w for w, _ in found) + 1e-6) if found else 0.
-            for v, found in items.items()}
+        for v, found in items.items()}
     got = hgpo(batch_of(episodes), history, alpha, .5, base, scale, zeros='drop' if drop else None)
     near(got, episodes, want)
     if drop: assert torch.equal(got, hgpo(batch_of(episodes), history, alpha, .5, base, scale, faithful=True))
@@ -122,14 +124,14 @@ def clusters(rows, ratio, autojunk):
     found, heads = [], []
     for group, seat, words in rows:
         home = next((i for i, (where, head) in enumerate(heads) if where == (group, seat)
-                     and SequenceMatcher(None, words, head, autojunk).ratio() >= ratio), len(heads))
+            and SequenceMatcher(None, words, head, autojunk).ratio() >= ratio), len(heads))
         if home == len(heads): heads.append(((group, seat), words))
         found.append(home)
     return found
 
 def states(rows):
     return Batch.from_turns(pd.DataFrame([dict(group=group, episode=e, seat=seat, t=0, state=words, reward=0.)
-                                          for e, (group, seat, words) in enumerate(rows)]))
+        for e, (group, seat, words) in enumerate(rows)]))
 
 @given(rows=written, ratio=st.sampled_from([.5, .8, .9, 1.]), faithful=st.booleans())
 @quick
@@ -137,7 +139,7 @@ def test_similar_states(rows, ratio, faithful):
     same_partition(similar_states(states(rows), ratio, faithful), clusters(rows, ratio, faithful))
 
 @given(rows=st.lists(st.tuples(st.just(0), st.just('left'),
-                               st.integers(0, 30).map(lambda i: '01'*i + 'x' + '01'*(110-i))), min_size=2, max_size=6))
+    st.integers(0, 30).map(lambda i: '01'*i + 'x' + '01'*(110-i))), min_size=2, max_size=6))
 @settings(max_examples=8, deadline=None)
 def test_similar_states_of_long_texts(rows):
     "Above 200 characters difflib's shortcut parts even equal texts; the default does not use it."
@@ -146,15 +148,15 @@ def test_similar_states_of_long_texts(rows):
         same_partition(similar_states(states(plain), .95, faithful), clusters(plain, .95, faithful))
 
 def test_turns_without_a_state_are_alone():
-    batch = Batch.from_turns(pd.DataFrame(dict(
-        group=0, episode=[0, 1, 2, 3], t=0, state=[None, None, 'hall', 'halls'], reward=[1., 0, 1, 0])))
+    batch = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 1, 2, 3], t=0, state=[None, None, 'hall', 'halls'],
+        reward=[1., 0, 1, 0])))
     assert len(similar_states(batch, .8).unique()) == 3
     assert gigpo(batch, scale=None, similarity=.8, step_weight=1e6)[:2].abs().max() < 1 # nobody to compare with
 
 @given(lines=st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=12))
 @quick
 def test_action_keys(lines):
-    batch = Batch.from_turns(pd.DataFrame(dict(
-        group=0, episode=range(len(lines)), t=0, n_tokens=[len(line) for line in lines], reward=0.)))
+    batch = Batch.from_turns(pd.DataFrame(dict(group=0, episode=range(len(lines)), t=0,
+        n_tokens=[len(line) for line in lines], reward=0.)))
     batch = batch.with_tokens(id=torch.tensor([i for line in lines for i in line], dtype=torch.int64))
     same_partition(action_keys(batch), [str(line) for line in lines])

@@ -13,7 +13,8 @@ import pytest
 import small
 from agentlab.bench import sweep as made
 from agentlab.bench.intervals import band, bootstrap, difference, improvement, interval, iqm, mean, profile
-from agentlab.bench.sweep import (bench, error_file, finished, in_turn, on_ray, plan, read_table, sweep, table_of)
+from agentlab.bench.sweep import (bench, error_file, finished, in_turn, on_ray, plan, read_table, sweep,
+    table_of)
 from agentlab.bench.sweep_page import page_html
 from agentlab.train import Run
 from later import deferred
@@ -22,11 +23,11 @@ from small import finish, fork
 # ---- statistics
 
 A = deferred(lambda: np.array([[.801, .94, .532], [.831, .591, .6], [.372, .808, .759], [.403, .785, .468],
-                               [.741, .777, .602], [.655, .264, .296], [.779, .852, .736], [.84, .873, .888]]))
+    [.741, .777, .602], [.655, .264, .296], [.779, .852, .736], [.84, .873, .888]]))
 B = deferred(lambda: np.array([[.393, .488, .386], [.339, .228, .779], [.265, .381, .702], [.73, .714, .83],
-                               [.192, .528, .442], [.476, .327, .601], [.373, .568, .345], [.794, .549, .568]]))
+    [.192, .528, .442], [.476, .327, .601], [.373, .568, .345], [.794, .549, .568]]))
 FIVE = deferred(lambda: np.array([[.793, .697, .759], [.667, .885, .61], [.698, .486, .412], [.947, .865, .847],
-                              [.579, .259, .708]]))
+    [.579, .259, .708]]))
 
 def by_env(matrix): return dict(zip('xyz', matrix.T))
 
@@ -35,7 +36,7 @@ def test_as_the_papers_code():
     profile, and its intervals of 5,000 to 20,000 resamples."""
     a, b, five = by_env(A), by_env(B), by_env(FIVE)
     np.testing.assert_allclose([mean(a), iqm(a), iqm(a, faithful=True), improvement(a, b)],
-                               [.6747083333, .7195, .7195, .7447916667], atol=1e-9)
+        [.6747083333, .7195, .7195, .7447916667], atol=1e-9)
     np.testing.assert_allclose(iqm(five, faithful=True), .7064444444, atol=1e-9)
     bars = np.array([0, .25, .5, .75, .9])
     value, low, high = band(a, bars, times=5000)
@@ -73,19 +74,22 @@ def test_resamples_stay_in_their_environment():
     assert set(bootstrap(mean, apart)) == {.5}
     x = dict(e=np.arange(6.))
     assert (bootstrap(difference, x, x, paired=True) == 0).all() and bootstrap(difference, x, x).std() > .5
-    every = np.mean([*product([0, 1, 5], repeat=3)], axis=1)
-    drawn = bootstrap(mean, dict(e=[0, 1, 5]), times=30_000)
-    assert np.mean(drawn <= 1) == pytest.approx(np.mean(every <= 1), abs=.01)
+    every = [np.mean(draw) for draw in product([0, 1, 5], repeat=3)]
+    assert np.mean(bootstrap(mean, dict(e=[0, 1, 5]),
+        times=30_000) <= 1) == pytest.approx(np.mean(np.array(every) <= 1), abs=.01)
 
 def test_order_means_nothing():
     "Runs and environments in another order, a pair with its partner: the same interval to the last bit."
-    order, a, b = np.random.default_rng(0).permutation(8), by_env(A), by_env(B)
-    c, d = ({env: x[order] for env, x in some} for some in (reversed(a.items()), b.items()))
-    def gap(one, two): return interval(difference, one, two, paired=True)
+    draw = np.random.default_rng(0)
+    order, turned = draw.permutation(8), dict(reversed(by_env(A).items()))
+    a, b, c, d = (by_env(A), by_env(B), {env: x[order] for env, x in turned.items()},
+        {env: x[order] for env, x in by_env(B).items()})
     assert interval(iqm, a) == interval(iqm, c)
-    assert gap(a, b) == pytest.approx(gap(c, d), abs=1e-12)
+    assert interval(difference, a, b, paired=True) == pytest.approx(interval(difference, c, d, paired=True), abs=1e-12)
     assert interval(improvement, a, b) == pytest.approx(interval(improvement, c, d), abs=1e-12)
-    assert gap(a, b) != gap(a, d)  # other pairs
+    # other pairs
+    assert interval(difference, a, b, paired=True) != interval(difference, a, {env: x[order] for env, x in b.items()},
+        paired=True)
 
 @pytest.mark.parametrize('statistic', [mean, iqm])
 def test_interval_holds_the_truth(statistic):
@@ -93,7 +97,7 @@ def test_interval_holds_the_truth(statistic):
     draw, shapes = np.random.default_rng(5), [(4, 2), (2, 3), (6, 2)]
     truth = statistic({str(i): draw.beta(*shape, 300_000) for i, shape in enumerate(shapes)})
     found = [interval(statistic, {str(i): draw.beta(*shape, 20) for i, shape in enumerate(shapes)}, times=300, seed=n)
-             for n in range(300)]
+        for n in range(300)]
     assert .9 <= np.mean([low <= truth <= high for _, low, high in found]) <= .98
 
 def test_simultaneous_band_holds_at_every_bar():
@@ -130,7 +134,7 @@ def numbers(recipes, envs, seeds, failed=()):
             continue
         rows += [names | dict(metric='success', step=step, value=draw.random()) for step in range(3)]
         rows += [names | dict(metric=metric, step=step, value=draw.random())
-                 for metric in ('test_greedy', 'test_sampled') for step in (0, 3)]
+            for metric in ('test_greedy', 'test_sampled') for step in (0, 3)]
     return pd.DataFrame(rows, columns=list(made.COLUMNS)).astype(made.COLUMNS)
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>\u202e'
@@ -139,11 +143,11 @@ def test_hostile_names_are_text():
     "Recipe, environment, error, command and date come from somebody; none becomes markup."
     table = numbers(['grpo', HOSTILE], ['keydoor', HOSTILE + 'env'], 3, failed=[('grpo', 1)])
     page = page_html(table, dict(command=HOSTILE, date=HOSTILE, versions={HOSTILE: HOSTILE}, steps=HOSTILE,
-                                 test_tasks=HOSTILE))
+        test_tasks=HOSTILE))
     found = Tags()
     found.feed(page)
-    assert not {'script', 'img', 'iframe', 'link'} & set(found.tags)
-    assert not [name for name in found.attributes if name.startswith('on') or name in ('src', 'href')]
+    assert (not {'script', 'img', 'iframe', 'link'} & set(found.tags)
+        and not [name for name in found.attributes if name.startswith('on') or name in ('src', 'href')])
     assert '\u202e' not in page and "default-src 'none'" in page
     assert page.count('&lt;script&gt;') > 10
     assert 'What failed' in page and 'OSError' in page
@@ -153,8 +157,8 @@ def test_pages_of_little():
     one = page_html(numbers(['grpo'], ['keydoor'], 1), {})
     assert 'one run, no interval' in one and 'Who beats whom' not in one and '1 run of an environment' in one
     two = page_html(numbers(['grpo', 'gigpo'], ['keydoor'], 12), {})
-    assert 'are too narrow' not in two and 'Who beats whom' in two and 'against <bdi>gigpo' in two
-    assert 'nan' not in re.sub('<style>.*?</style>', '', two, flags=re.S)
+    assert ('are too narrow' not in two and 'Who beats whom' in two and 'against <bdi>gigpo' in two
+        and 'nan' not in re.sub('<style>.*?</style>', '', two, flags=re.S))
     none = page_html(numbers(['grpo'], ['keydoor'], 1, failed=[('grpo', 0)]), {})
     assert 'No run is finished' in none and 'What failed' in none
     assert page_html(table_of([]), {})
@@ -206,7 +210,8 @@ def test_on_ray(own, tmp_path):
         # the one that died was well the second time
         assert sum('try 1 of 2' in line for line in said) == 2 and sum('try 2 of 2' in line for line in said) == 1
         row = table_of(cells)[lambda t: t.metric == 'failed']
-        assert row[['seed', 'value', 'error']].values.tolist() == [[1, 2., f'OSError: no disk for {cells[1]}']]
+        assert row[['seed', 'value',
+            'error']].values.tolist() == [[1, 2., f'OSError: no disk for {cells[1]}']]
         assert 'fragile' in json.loads(error_file(cells[1]).read_text())['traceback']
         written = Path(cells[0].folder)/'metrics.jsonl'
         kept = written.stat().st_mtime_ns
@@ -231,12 +236,11 @@ def test_storage_that_is_not_shared(tmp_path):
 # ---- kills
 
 KILLED = dict(recipes='gigpo', envs='small:Paying', seeds=3, steps=10, groups=2, group_size=2, max_tokens=3,
-              test_tasks=1, model='untrained', cpus=2)
+    test_tasks=1, model='untrained', cpus=2)
 
-def assert_whole(out, tmp_path):
-    "The rows are those of a sweep that nobody stopped."
-    bench(**KILLED, out=str(tmp_path/'whole'), here=True)
-    pd.testing.assert_frame_equal(*(read_table(folder/'sweep.parquet')[0] for folder in (out, tmp_path/'whole')))
+def whole(out):
+    bench(**KILLED, out=str(out), here=True)
+    return read_table(out/'sweep.parquet')[0]
 
 def driver(out, here):
     sys.path.insert(0, str(Path(small.__file__).parent))
@@ -247,10 +251,10 @@ def interrupted(tmp_path, here, kill):
     was found then."""
     out, log = tmp_path/'killed', tmp_path/'log'
     process, deadline = fork(driver, out, here, log=log), time.monotonic() + 200
-    def far_enough():
-        rows = sorted((len(Run(path.parent).rows()) for path in out.rglob('metrics.jsonl')), reverse=True)
-        return rows and (rows[0] == 10 and len(rows) > 1 and rows[1] >= 6 if here else rows[0] >= 6)
-    while time.monotonic() < deadline and process.is_alive() and not far_enough(): time.sleep(.01)
+    def rows(): return sorted((len(Run(path.parent).rows()) for path in out.rglob('metrics.jsonl')), reverse=True)
+    while time.monotonic() < deadline and process.is_alive() and not (rows() and (
+        here and rows()[0] == 10 and len(rows()) > 1 and rows()[1] >= 6 or not here and rows()[0] >= 6)):
+        time.sleep(.01)
     assert process.is_alive(), log.read_text()
     os.kill(process.pid, kill)
     process.join(60)
@@ -266,7 +270,7 @@ def test_killed_and_gone_on(tmp_path, here):
     else:
         process = fork(driver, out, False, log=tmp_path/'again') # at once: workers of the killed one may still be there
         assert finish(process, tmp_path/'again', 300)[0] == 0, (tmp_path/'again').read_text()
-    assert_whole(out, tmp_path)
+    pd.testing.assert_frame_equal(read_table(out/'sweep.parquet')[0], whole(tmp_path/'whole'))
     assert (out/'sweep.html').exists() and not list(out.rglob('*.tmp'))
 
 @pytest.mark.slow
@@ -276,7 +280,7 @@ def test_ctrl_c_on_ray(tmp_path):
     out = interrupted(tmp_path, False, signal.SIGINT)
     assert 'KeyboardInterrupt' in (tmp_path/'log').read_text()
     bench(**KILLED, out=str(out), here=True)
-    assert_whole(out, tmp_path)
+    pd.testing.assert_frame_equal(read_table(out/'sweep.parquet')[0], whole(tmp_path/'whole'))
 
 def test_settings_that_changed(tmp_path):
     """Refused before anything is played, for a finished run and for one under way; more steps and more seeds are not
@@ -299,11 +303,11 @@ def test_options():
     given = vars(anno_parser(bench, prog='agentlab bench').parse_args(
         '--recipes gigpo,grpo --envs keydoor,hopsearch --seeds 5 --steps 20 --out runs/bench --here'.split()))
     assert (given['recipes'], given['seeds'], given['steps'], given['here'],
-            given['address']) == ('gigpo,grpo', 5, 20, True, '')
+        given['address']) == ('gigpo,grpo', 5, 20, True, '')
     assert (made.command_of(bench, {name: given[name] for name in given if name not in ('pdb', 'xtra')})
-            == 'agentlab bench --recipes gigpo,grpo --envs keydoor,hopsearch --steps 20 --out runs/bench --here')
+        == 'agentlab bench --recipes gigpo,grpo --envs keydoor,hopsearch --steps 20 --out runs/bench --here')
     words = '--recipes gpg --group-size 4 --max-tokens 3 --test-tasks 8'
     given = vars(anno_parser(bench, prog='agentlab bench').parse_args(words.split()))
     # what is kept with the results can be typed
     assert made.command_of(bench, {name: given[name] for name in given
-                                   if name not in ('pdb', 'xtra')}) == f'agentlab bench {words}'
+        if name not in ('pdb', 'xtra')}) == f'agentlab bench {words}'

@@ -59,6 +59,7 @@ def test_doctoragent_every_turn_has_its_points():
     assert env.over and points(env, 'diagnosis influenza clinic') == [10]
 
 def test_doctoragent_the_budget_is_shown_and_ends_the_talk():
+    "Without it the context is another one."
     class Silent(Doctor):
         def left(self): return ''
     for budget in (2, 7):
@@ -86,8 +87,8 @@ def test_diseases_can_be_told_apart_and_a_patient_never_lies():
         env.reset(number, task)
         for one in [x for x in symptoms if x != task['told']][:task['budget'] - 1]:
             said = env.step(f'Do you have {one}?').observation
-            assert said.startswith('I do not know.' if one in env.unsure else 'Yes.' if one in table[task['disease']]
-                else 'No.')
+            assert said.startswith('I do not know.' if one in env.unsure else
+                'Yes.' if one in table[task['disease']] else 'No.')
         assert task['disease'] in env.possible()
 
 @pytest.mark.parametrize('task', [dict(disease='gout'), PATIENT | dict(told='rash'), PATIENT | dict(budget=11), 3])

@@ -5,8 +5,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from agentlab.env import Economy, Taxes, best_rates, by_income, check_env, election, fixed, labour, saez, total
-from agentlab.env.taxes import BRACKETS, MOVES, draw_skills, moved, tax
+from agentlab.env import check_env
+from agentlab.env.taxes import (BRACKETS, MOVES, Economy, Taxes, best_rates, by_income, draw_skills, election, fixed,
+    labour, moved, saez, tax, total)
 
 FLAT, HALF = (0.,), (50, 50, 50)
 SEVEN = 0., 11600., 47150., 100525., 191950., 243725., 609350.
@@ -100,7 +101,7 @@ def test_skills_are_those_of_the_distribution():
     assert draw_skills(5, Random(7)) == draw_skills(5, Random(7))
 
 @pytest.mark.parametrize('rates, moves, after', [((50, 50, 50), (-20, 0, 20), (30, 50, 70)),
-                                                 ((90, 10, 100), (20, -20, 10), (70, 30, 90))])
+    ((90, 10, 100), (20, -20, 10), (70, 30, 90))])
 def test_a_move_that_would_leave_is_mirrored(rates, moves, after): assert moved(rates, moves) == after
 
 def test_the_move_that_most_want_is_elected():

@@ -1,5 +1,6 @@
 "Values of tokens: hand checks, slow versions, what is refused, what moves and what does not."
-import copy, math
+import copy
+import math
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ def program(ids, human=0., verdict=0., context=(5, 6, 7), **columns):
 def programs(seed=0, n=12):
     draw = torch.Generator().manual_seed(seed)
     return Batch.from_episodes([program(torch.randint(5, 9, (1 + i % 4,), generator=draw).tolist(), i % 2, i % 4)
-                                for i in range(n)])
+        for i in range(n)])
 
 def learned(policy=None, seed=3, **how):
     policy = policy or small_policy()

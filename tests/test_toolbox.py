@@ -1,6 +1,11 @@
 """The box of tools under stress: what fails is told, nothing gets out, nothing runs beside a change, episodes do not
 feel each other; and policies play it in every form of a call."""
-import gc, os, re, sqlite3, threading, time
+import gc
+import os
+import re
+import sqlite3
+import threading
+import time
 from types import SimpleNamespace
 from typing import Literal
 
@@ -9,12 +14,13 @@ import pytest
 
 from agentlab import credit, objective
 from agentlab.env import (EnvError, Errands, Isolated, Toolbox, ToolError, ask_model, fault_of, final_answer,
-                          python_code, schema_of, scratch_files, splits, sql_query, text_search, tool_of)
+    python_code, schema_of, scratch_files, splits, sql_query, text_search, tool_of)
 from agentlab.env.errands import tool_for
 from agentlab.env.protocol import as_reader, canonical
 from agentlab.episodes import Batch
-from agentlab.policy import (Calls, Chat, Completion, Policy, Thinking, hermes, message, plan, tiny_model, tiny_policy,
-                             word_tokenizer, wordwise, xml)
+from agentlab.policy import Chat, Completion, Policy, tiny_model, tiny_policy
+from agentlab.policy.core import word_tokenizer
+from agentlab.policy.formats import Calls, Thinking, hermes, message, plan, wordwise, xml
 from agentlab.rollout import play
 from words import says_known_words
 
@@ -53,9 +59,8 @@ def wrong(how: str):
         return deep
     return {'long': 'y'*10**6, 'screen': '\x1b[2J\x00', 'none': None, 'list': [1, 2]}[how]
 
-@pytest.mark.parametrize('how, hint', [
-    ('raise', 'KeyError'), ('leave', 'SystemExit'), ('told', 'Say it otherwise.'), ('odd', 'no text'),
-    ('nest', 'RecursionError')])
+@pytest.mark.parametrize('how, hint', [('raise', 'KeyError'), ('leave', 'SystemExit'), ('told', 'Say it otherwise.'),
+    ('odd', 'no text'), ('nest', 'RecursionError')])
 def test_what_a_tool_raises_is_read_and_the_episode_goes_on(how, hint):
     box = opened(wrong, echo)
     found = called(box, 'wrong', how=how)
@@ -153,7 +158,7 @@ def test_a_reply_without_a_call_is_the_answer_where_no_tool_is():
 # ---- files
 
 BAD = ['/etc/passwd', '../x', 'a/../../x', '..', '.', '', '.hidden', 'link', 'file', 'dir', 'dir/x', 'a\0b', 'x'*300,
-       'C:\\x', 'pipe', 'a\\..\\b', 'good.txt/under', 'good.txt\n']
+    'C:\\x', 'pipe', 'a\\..\\b', 'good.txt/under', 'good.txt\n']
 
 @pytest.mark.parametrize('name', BAD, ids=range(len(BAD)))
 def test_no_name_leads_out_of_the_folder(name, tmp_path):
@@ -228,14 +233,14 @@ def test_every_episode_has_a_database_of_its_own(file):
     assert totals == ['5', '15'] and called(box, 'sqlite', query='select sum(x) from t').text == '6'
     assert file.read_bytes() == before
     grow = ('with recursive n(x) as (select 1 union all select x + 1 from n limit 3000) '
-            'insert into t select randomblob(99999) from n')
+        'insert into t select randomblob(99999) from n')
     found = called(opened(sql_query(file, write=True, seconds=20.)), 'sqlite', query=grow)
     assert 'full' in found.text
 
 # ---- search, python, a model
 
 @pytest.mark.parametrize('words', ['cat" OR "', 'title:cat', 'NEAR(cat)', '*', "'; drop table pages", '\0', '',
-                                   '\U0001F511'])
+    '\U0001F511'])
 def test_no_query_is_an_operator(words):
     box = opened(text_search(['The cat is 3 years old.', ('Dogs', '\u00dcber 7 Hunde.')]))
     assert called(box, 'search', words=words).error == 0
@@ -248,7 +253,10 @@ def test_python_knows_the_names_of_the_task():
 
 def test_a_model_is_a_tool():
     asked = []
-    served = type('Served', (), dict(url='here', __call__=lambda self, said: asked.append(said) or 'it is 7'))()
+    def endpoint(messages):
+        asked.append(messages)
+        return 'it is 7'
+    served = type('Served', (), dict(url='here', __call__=lambda self, messages: endpoint(messages)))()
     tiny = tiny_policy(Errands(), warm=False, progress=False)
     box = opened(ask_model(str.upper), ask_model(served, 'far', system='Be short.'), ask_model(tiny, 'near', tokens=5))
     assert called(box, 'ask', text='abc').text == 'ABC' and called(box, 'far', text='well?').text == 'it is 7'
@@ -283,19 +291,19 @@ def bytes_(x: bytes): "Bytes."
 # ---- calls, in every form
 
 TEXTS = ['two words', '{"a": [1]} }', '</tool_call>', 'line\nline', '\u00fc \U0001F511', '"', '\\n', '', ' spaces ',
-         '<parameter=x>']
+    '<parameter=x>']
 
 @pytest.mark.parametrize('style', [hermes, xml, message, wordwise], ids=lambda one: one.name)
 def test_calls_come_back_as_they_were_written(style):
     box = opened(*scratch_files())
     how = Calls(style, tools=tuple(box.tools))
     for text in TEXTS:
-        if style is wordwise and (text != text.strip() or text in ('', '</tool_call>')): continue
+        if style is wordwise and text != text.strip() or style is wordwise and text in ('', '</tool_call>'): continue
         # raw text: its own closing tag ends it
         if style is xml and ('</tool_call>' in text or '<parameter' in text): continue
-        call = dict(name='write', arguments=dict(name='a.txt', text=text))
-        (method, (calls, _)), = plan(how.read(how.write(SimpleNamespace(**call))), box)
-        assert (method, calls) == ('call_tools', [(*call.values(), '')]), text
+        written = how.write(SimpleNamespace(name='write', arguments=dict(name='a.txt', text=text)))
+        (method, (calls, _)), = plan(how.read(written), box)
+        assert (method, calls) == ('call_tools', [('write', dict(name='a.txt', text=text), '')]), (style.name, text)
 
 class Script:
     "A sampler that says what it is told to."
@@ -313,8 +321,8 @@ def test_a_whole_reply_is_one_turn(around):
     tokenizer = words('hm 7 echo name arguments text x y')
     speaker = Policy(tiny_model(len(tokenizer), 1024, hidden=16, layers=1), tokenizer, chat=Chat(tokenizer))
     script = Script(tokenizer, '<tool_call> echo x </tool_call> <tool_call> echo y </tool_call> '
-                    '<tool_call> </tool_call>',
-                    '<think> hm </think> 7')
+        '<tool_call> </tool_call>',
+        '<think> hm </think> 7')
     how = Calls(wordwise, thinks=Thinking(tokens=8))
     box = around(Toolbox([echo], [TASK]))
     episode, = play(speaker, box, [0], tasks=[TASK], sampler=script, format=how, max_tokens=30, max_turns=4)
@@ -338,41 +346,46 @@ def count(state=None):
 def test_many_episodes_side_by_side():
     "In threads, each with places of its own."
     box = Toolbox([tool_of(count), sql_query(lambda task: 'create table t (x); insert into t values (1)', write=True),
-                   *scratch_files()], [TASK], horizon=99)
+        *scratch_files()], [TASK], horizon=99)
     games, out = [box.clone() for _ in range(12)], {}
     def run(i):
         games[i].reset(i, TASK)
         for _ in range(i + 1):
             games[i].call_tools([('count', {}), ('sqlite', dict(query='update t set x = x + 1')),
-                                 ('write', dict(name='n', text=str(i)))])
+                ('write', dict(name='n', text=str(i)))])
         out[i] = [x['text'] for x in games[i].call_tools([('count', {}), ('sqlite', dict(query='select x from t')),
-                                                          ('read', dict(name='n'))]).info['ledger'][-3:]]
+            ('read', dict(name='n'))]).info['ledger'][-3:]]
     threads = [threading.Thread(target=run, args=(i,)) for i in range(12)]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
     assert out == {i: [str(i + 2), str(i + 2), str(i)] for i in range(12)}
 
 def test_a_box_travels_to_another_process():
-    boxes = Errands(), Isolated(Errands(), limit=60.), cloudpickle.loads(cloudpickle.dumps(Errands()))
-    for box in boxes: box.reset(3)
-    action = boxes[0].expert()
-    assert len({box.step(action).observation for box in boxes}) == 1
-    boxes[1].close()
+    box = Errands()
+    box.reset(3)
+    twin = Isolated(Errands(), limit=60.)
+    mine, there = Errands(), cloudpickle.loads(cloudpickle.dumps(Errands()))
+    for one in (mine, twin, there): one.reset(3)
+    action = mine.expert()
+    assert mine.step(action).observation == twin.step(action).observation == there.step(action).observation
+    twin.close()
 
 def test_tasks_are_split_by_what_they_are():
     box = Toolbox([echo], [TASK | dict(answer=str(i)) for i in range(60)])
-    train, demo, test = ({task['answer'] for task in box.tasks(split, n)}
-                         for split, n in dict(train=20, demo=10, test=5).items())
-    assert not (train & demo | train & test | demo & test)
+    some = dict(train=20, demo=10, test=5)
+    found = {split: {task['answer'] for task in box.tasks(split, n)} for split, n in some.items()}
+    assert not (found['train'] & found['demo'] | found['train'] & found['test'] | found['demo'] & found['test'])
     assert box.tasks('test', 5) == box.tasks('test', 5) != box.tasks('test', 5, seed=1)
     box.split = 'test'
-    assert not {box.reset(seed).info['answer'] for seed in range(20)} & (train | demo)
+    assert not {box.reset(seed).info['answer'] for seed in range(20)} & (found['train'] | found['demo'])
 
 # ---- Errands
 
 def test_errands_keep_their_splits_and_say_known_words_only():
     env, seen = Errands(), {}
-    assert all(seen.setdefault(canonical(task), split) == split for split in splits for task in env.tasks(split, 60))
+    for split in splits:
+        for task in env.tasks(split, 60):
+            assert seen.setdefault(canonical(task), split) == split
     says_known_words(env, env.tasks('demo', 60), .6)
 
 def test_a_reader_reads_numbers_in_one_piece_and_a_list_of_tools():
@@ -389,7 +402,8 @@ def test_a_mistake_can_be_mended_where_there_is_time():
     env.reset(0)
     right = env.expert()
     assert env.step('search the masks').info['columns']['right_tool'] == 0 and not env.over
-    assert 'right_tool' not in env.step(right).info['columns'] and env.step(env.expert()).info['success']
+    step = env.step(right)
+    assert 'right_tool' not in step.info['columns'] and env.step(env.expert()).info['success']
 
 def test_an_untrained_policy_plays_errands_and_has_a_gradient():
     learner = tiny_policy(Errands(), warm=False, progress=False)
@@ -405,7 +419,8 @@ def test_an_untrained_policy_plays_errands_and_has_a_gradient():
     assert set(batch.turns.right_tool[first].tolist()) <= {0., 1.} and batch.turns.right_tool[~first].isnan().all()
     logp, _ = learner.logprobs(batch)
     assert (logp - batch.action('sampler_logp')).abs().max() < 1e-3
+    fresh, _ = learner.forward(batch.with_action(old_logp=logp))
     batch = batch.with_action(old_logp=logp)
-    loss = objective.loss_weights(batch)*objective.clip(learner.forward(batch)[0], batch, credit.grpo(batch))
-    loss.sum().backward()
-    assert any(p.grad is not None and p.grad.any() for p in learner.model.parameters())
+    loss = (objective.loss_weights(batch)*objective.clip(fresh, batch, credit.grpo(batch))).sum()
+    loss.backward()
+    assert sum(float(p.grad.abs().sum()) for p in learner.model.parameters() if p.grad is not None) > 0

@@ -1,5 +1,6 @@
 "Tournaments that go on when players, files and environments fail, and populations that grow by best responses."
-import json, time
+import json
+import time
 from functools import partial
 from random import Random
 
@@ -15,9 +16,11 @@ from agentlab.policy.core import Policy, word_tokenizer
 from agentlab.policy.tiny import tiny_model, warm_start
 from agentlab.rollout import play_players
 from agentlab.selfplay.cross_play import heat_map, load_tournament, tournament
-from agentlab.selfplay.exploitability import (game_tree, game_value, nash_conv, policy_strategy, strategy_of, uniform)
+from agentlab.selfplay.exploitability import (game_tree, game_value, nash_conv, policy_strategy, strategy_of,
+    uniform)
 from agentlab.selfplay.oracles import (Drawn, Matches, exact_answer, exact_match, fictitious, load_population,
-    mixed_strategy, mixture_strategy, naive, population_of, psro, replicator, risk_averse, save_population, seated)
+    mixed_strategy, mixture_strategy, naive, population_of, psro, replicator,
+    risk_averse, save_population, seated)
 from agentlab.selfplay.ratings import bradley_terry, rating_frame, results_frame
 from agentlab.selfplay.snapshots import Snapshot, load_snapshot
 from agentlab.train import recipes, train
@@ -75,7 +78,7 @@ def test_snapshots_that_are_missing_foreign_or_of_another_size(tmp_path):
     Snapshot(learner(hidden=32)).save(tmp_path/'wide')
     (tmp_path/'torn').write_bytes(b'not a file')
     for name, reason in dict(none='there is no snapshot', foreign='another vocabulary', wide='do not fit',
-            torn='Error').items():
+                             torn='Error').items():
         _, missing = missing_for(tmp_path/name, policy=policy)
         assert missing.reason.str.contains(reason).all(), (name, missing.reason.tolist())
     Snapshot(policy, name='older').save(tmp_path/'older')
@@ -230,8 +233,8 @@ def test_a_population_that_was_killed_goes_on(kuhn_tree, tmp_path, meta):
     for p in again: save_population(p, tmp_path, write)
     for last in (again[-1], load_population(tmp_path, read)):
         assert torch.equal(last.row, whole[-1].row) and torch.equal(last.column, whole[-1].column)
-        assert all(torch.equal(a, b)
-            for a, b in zip((*last.rows, *last.columns), (*whole[-1].rows, *whole[-1].columns)))
+        assert all(torch.equal(a, b) for a, b in zip((*last.rows, *last.columns),
+            (*whole[-1].rows, *whole[-1].columns)))
     assert all(torch.equal(a, b) for a, b in zip(again[-1].shares, whole[-1].shares))
 
 def test_a_missing_match_stops_psro_with_its_reason_and_can_be_played_later():
@@ -252,8 +255,9 @@ def test_an_oracle_that_learns_finds_paper_and_scissors(tmp_path):
         with torch.no_grad():
             for name, x in begin.weights.items(): policy.model.get_parameter(name).copy_(x)
         recipe = recipes.dr_grpo(name='answer', steps=20, groups=8, group_size=8, minibatches=1, lr=2e-2, max_tokens=2,
-            loss_per='token', test_tasks=0, checkpoint_every=50, seed=number, rollout=play_players,
-            memory=partial(Drawn, players=others, shares=shares.tolist(), seats=RPS.seats, groups=8))
+            loss_per='token', test_tasks=0, checkpoint_every=50, seed=number,
+            rollout=play_players, memory=partial(Drawn, players=others, shares=shares.tolist(),
+            seats=RPS.seats, groups=8))
         train(policy, RPS, recipe, tmp_path/f'{number}', progress=False)
         return Snapshot(policy, name=f'answer {number}')
     first = Snapshot(policy, oracle(0, (always('scissors'),), torch.tensor([1.]), 0).weights, 'rock')

@@ -1,6 +1,9 @@
 """Trackers without their packages: what they are told, once for each run, and what a fault of theirs costs. The real
 packages are run by tests/adapters/trackers.py."""
-import json, sys, types, warnings
+import json
+import sys
+import types
+import warnings
 
 import pandas as pd
 import pytest
@@ -8,9 +11,9 @@ import pytest
 from agentlab.env import KeyDoor
 from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy import tiny_policy
-from agentlab.train import TRACKERS, Run, Sink, Tracker, load_recipe, report_to, train, turn_table
-from agentlab.train.runs import open_run
-from agentlab.train.trackers import flat_facts, numbers_of, run_name
+from agentlab.train import load_recipe, train
+from agentlab.train.runs import Run, open_run
+from agentlab.train.trackers import (TRACKERS, Sink, Tracker, flat_facts, numbers_of, report_to, run_name, turn_table)
 
 class Recorder:
     "A tracker that keeps what it is told."
@@ -18,7 +21,7 @@ class Recorder:
     def begin(self, run, step):
         self.hear('begin', run_name(run), step)
         return Sink(lambda numbers, step: self.hear('log', step, numbers), lambda failed: self.hear('finish', failed),
-                    lambda name, frame, step: self.hear('table', step, frame))
+            lambda name, frame, step: self.hear('table', step, frame))
     def hear(self, kind, *what):
         if self.faults.get(kind): raise self.faults[kind]
         self.told.append((kind, *what))
@@ -26,12 +29,6 @@ class Recorder:
 
 def reports(**recorders):
     return report_to(','.join(recorders), trackers={k: Tracker('json', r.begin) for k, r in recorders.items()})
-
-def tell(listener, run, **how):
-    "All rows of a run."
-    listener.open(run, **how)
-    for row in run.rows(): listener(row)
-    listener.close()
 
 def fit(folder, on_row, steps=2, **more):
     recipe = load_recipe('grpo', steps=steps, groups=2, group_size=2, test_tasks=2, checkpoint_every=1)
@@ -61,12 +58,13 @@ def test_a_training_is_told_once(tmp_path):
 
 def test_a_run_that_fails_is_ended_as_failed(tmp_path):
     one = Recorder()
+    def stop(row): raise RuntimeError('power cut')
     listener = reports(one=one)
     class Both:
         open, close = listener.open, listener.close
         def __call__(self, row):
             listener(row)
-            raise RuntimeError('power cut')
+            stop(row)
     with pytest.raises(RuntimeError, match='power cut'): fit(tmp_path/'run', Both())
     assert one.told[-1] == ('finish', True)
     heard = []
@@ -79,14 +77,19 @@ def test_a_failing_tracker_costs_one_warning(run, kind, fault):
     listener = reports(bad=bad, good=good)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
-        tell(listener, run)
+        listener.open(run)
+        for row in run.rows(): listener(row)
+        listener.close()
     assert len(caught) == 1 and 'bad is told of no more' in str(caught[0].message)
     assert good.kinds() == ['begin', 'log', 'table', 'log', 'log', 'finish']
     assert bad.kinds().count(kind) == 0
 
 def test_other_processes_say_nothing(run):
     one = Recorder()
-    tell(reports(one=one), run, first=False)
+    listener = reports(one=one)
+    listener.open(run, first=False)
+    for row in run.rows(): listener(row)
+    listener.close()
     assert one.told == []
     with pytest.raises(ValueError, match=r'call .open\(run\)'): reports(one=one)(dict(step=0))
 
@@ -119,14 +122,16 @@ def test_names(run, tmp_path):
     assert flat_facts(run) == {'recipe.name': 'grpo', 'recipe.steps': '3', 'recipe.seed': '0', 'env.env': 'a:B'}
     other = open_run(tmp_path/'other'/'run', dict(recipe=dict(name='grpo', steps=3, seed=1), env=dict(env='a:B')))
     assert run_name(other) != run_name(run)
+    with pytest.raises(ValueError, match="no tracker 'tensorbord'; known are tensorboard, trackio, wandb, mlflow"):
+        report_to('tensorboard,tensorbord', trackers={**TRACKERS, 'tensorboard': Tracker('json', None)})
     with pytest.raises(ImportError, match=r'agentlab-rl\[trackers\]'):
         report_to('x', trackers=dict(x=Tracker('nosuchpackage', None)))
 
 def test_turn_table():
     turns = lambda *acts: [Turn(t, context_ids=[5, 6 + t], ids=[act], logps=[-.1], entropies=[.2], reward=float(t))
-                           for t, act in enumerate(acts)]
+        for t, act in enumerate(acts)]
     batch = Batch.from_episodes([Episode(turns(1, 2), group=3, outcome=1.), Episode(turns(2), group=3, outcome=1.),
-                                 Episode(turns(1), group=8, outcome=0.), Episode(turns(2, 1), group=8, outcome=1.)])
+        Episode(turns(1), group=8, outcome=0.), Episode(turns(2, 1), group=8, outcome=1.)])
     batch.labels.update(token={1: 'up', 2: 'down', 5: 'you', 6: 'wake', 7: '\udcff'}, between={0: ' '})
     frame = turn_table(batch)
     assert frame.group.unique().tolist() == [8] and frame.said.tolist() == ['up', 'down', 'up']
@@ -145,7 +150,8 @@ def fakes():
     def init(*args, **how):
         told.append(('init', how.get('name', args[-1] if args else None), how['resume'], how.get('id')))
         return Own()
-    return told, types.SimpleNamespace(Table=Table, init=init)
+    package = types.SimpleNamespace(Table=Table, init=init)
+    return told, package
 
 @pytest.mark.parametrize('name', ['trackio', 'wandb'])
 def test_what_trackio_and_wandb_are_told(run, monkeypatch, name):

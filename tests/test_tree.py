@@ -16,23 +16,32 @@ from agentlab.policy.tree import Part, Work, plans, prefixes, tally
 from agentlab.train import recipes, train
 from agentlab.train.trainer import Training, backward, collect, prepare, with_lora
 from later import deferred
-from small import facts
 
 WORDS = 50
 SIZES = dict(vocab_size=WORDS, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=8, max_position_embeddings=128, bos_token_id=None, eos_token_id=0, pad_token_id=0)
+    num_key_value_heads=2, head_dim=8,
+    max_position_embeddings=128, bos_token_id=None, eos_token_id=0, pad_token_id=0)
 SLIDING = dict(use_sliding_window=True, sliding_window=4,
     layer_types=['sliding_attention', 'full_attention', 'sliding_attention'])
-CONFIGS = dict(llama=lambda: transformers.LlamaConfig(**SIZES),
+CONFIGS = dict(
+    llama=lambda: transformers.LlamaConfig(**SIZES),
     llama_all_heads=lambda: transformers.LlamaConfig(**SIZES | dict(num_key_value_heads=4)),
-    qwen2=lambda: transformers.Qwen2Config(**SIZES), qwen2_sliding=lambda: transformers.Qwen2Config(**SIZES, **SLIDING),
-    qwen3=lambda: transformers.Qwen3Config(**SIZES), qwen3_sliding=lambda: transformers.Qwen3Config(**SIZES, **SLIDING),
+    qwen2=lambda: transformers.Qwen2Config(**SIZES),
+    qwen2_sliding=lambda: transformers.Qwen2Config(**SIZES, **SLIDING),
+    qwen3=lambda: transformers.Qwen3Config(**SIZES),
+    qwen3_sliding=lambda: transformers.Qwen3Config(**SIZES, **SLIDING),
     mistral=lambda: transformers.MistralConfig(**SIZES, sliding_window=4),
-    gemma2=lambda: transformers.Gemma2Config(**SIZES,
-    sliding_window=4, layer_types=SLIDING['layer_types'], attn_implementation='eager'),
-    gemma3=lambda: transformers.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=SLIDING['layer_types']),)
+    gemma2=lambda: transformers.Gemma2Config(**SIZES, sliding_window=4, layer_types=SLIDING['layer_types'],
+    attn_implementation='eager'),
+    gemma3=lambda: transformers.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=SLIDING['layer_types']),
+)
 FREE = deferred(lambda: Work(0., 0., 0.))  # nothing but tokens costs: the deepest tree
+MAMBA = partial(transformers.Mamba2Config, vocab_size=WORDS, hidden_size=32, num_heads=8, head_dim=8, state_size=8,
+    num_hidden_layers=2, n_groups=1,
+    bos_token_id=None, eos_token_id=0, pad_token_id=0)
+
 def a_policy(name: str, seed: int = 0) -> Policy:
+    "A small random model whose attention has something to say."
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name]())
@@ -63,6 +72,7 @@ def games(seed: int = 0, groups: int = 2, size: int = 5, guide: int = 9) -> Batc
     return Batch.from_episodes(episodes)
 
 def measured(policy, batch, pieces, temperature=.7) -> tuple:
+    "Log-probabilities, entropies and the gradient of a weighted sum of both."
     weight = torch.randn(len(batch.actions), generator=torch.Generator().manual_seed(3))
     logp, entropy = torch.zeros(2, len(batch.actions))
     policy.model.zero_grad()
@@ -81,8 +91,6 @@ def on_the_tree(batch, budget=4096, work=FREE, rows=None) -> list:
 def agree(ours: tuple, flat: tuple, tolerance=1e-5):
     assert (ours[0] - flat[0]).abs().max() < 1e-4 and (ours[1] - flat[1]).abs().max() < 1e-4
     assert (ours[2] - flat[2]).norm() < tolerance*flat[2].norm()
-
-def as_flat(policy, batch): agree(measured(policy, batch, on_the_tree(batch)), measured(policy, batch, parts(batch)))
 
 # The tree itself
 
@@ -163,19 +171,23 @@ def test_with_an_adapter(name):
     with torch.no_grad():
         for key, p in policy.model.named_parameters():
             if 'lora_B' in key: p.normal_(0, .1, generator=torch.Generator().manual_seed(0))
-    as_flat(policy, batch)
+    agree(measured(policy, batch, on_the_tree(batch)), measured(policy, batch, parts(batch)))
 
-ODD = {'one token before the action': [[([3], [4, 5])], [([3], [4, 6])], [([2], [7])]],
-    'equal rows': [[([1, 2, 3], [4, 5])]]*4, 'a row inside another': [[([1, 2, 3], [4])],
-    [([1, 2, 3], [4]), ([5, 6], [7])], [([1, 2, 3], [4]), ([5, 6], [8]), ([9], [1])]],
-    'nothing in common': [[([1, 2], [3])], [([2, 3], [4, 4])], [([5], [6])]], 'a group of one': [[([1, 2, 3], [4, 5])]],
+ODD = {
+    'one token before the action': [[([3], [4, 5])], [([3], [4, 6])], [([2], [7])]],
+    'equal rows': [[([1, 2, 3], [4, 5])]]*4,
+    'a row inside another': [[([1, 2, 3], [4])], [([1, 2, 3], [4]), ([5, 6], [7])],
+    [([1, 2, 3], [4]), ([5, 6], [8]), ([9], [1])]],
+    'nothing in common': [[([1, 2], [3])], [([2, 3], [4, 4])], [([5], [6])]],
+    'a group of one': [[([1, 2, 3], [4, 5])]],
     'no action in the shared part': [[(list(range(12)), [20 + i, 3])] for i in range(4)],
-    'the same last token after different ones': [[([1, 2], [3, 9])], [([1, 2], [4, 9])], [([1, 2], [3, 9])]],}
+    'the same last token after different ones': [[([1, 2], [3, 9])], [([1, 2], [4, 9])], [([1, 2], [3, 9])]],
+}
 
 @pytest.mark.parametrize('what', ODD)
 def test_odd_trees(what):
     policy, batch = a_policy('llama'), as_batch(ODD[what])
-    as_flat(policy, batch)
+    agree(measured(policy, batch, on_the_tree(batch)), measured(policy, batch, parts(batch)))
 
 def test_copied_turns_are_free():
     first = turn(0, list(range(15)), [7, 8])
@@ -184,7 +196,7 @@ def test_copied_turns_are_free():
     policy, batch = a_policy('llama'), Batch.from_episodes(copies)
     (part, _), = on_the_tree(batch)
     assert tally(part) == dict(computed=15 + 2 + 2 + 1 + 3, held=4*21)  # the last token is never read
-    as_flat(policy, batch)
+    agree(measured(policy, batch, on_the_tree(batch)), measured(policy, batch, parts(batch)))
 
 def test_a_budget_smaller_than_a_row_and_an_empty_selection():
     policy, batch = a_policy('llama'), games()
@@ -229,17 +241,27 @@ def test_the_question_whether_a_model_can_leaves_no_gradient():
     policy.model.config.sliding_window = 30
     assert tree.trusted(policy, 20) and tree.trusted(policy, 40) and list(policy.tried) == [(8, 'no'), (32, 'no')]
 
-def wrapped(forward):
-    policy = a_policy('llama')
-    policy.model.forward, policy._head = partial(forward, policy.model.forward), None
-    return policy
+def recurrent() -> Policy:
+    "A model that carries a state from token to token."
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(MAMBA())
+    return Policy(model, word_tokenizer([f'w{i}' for i in range(WORDS - 5)]), name='recurrent')
 
 def forgetful() -> Policy:
-    return wrapped(lambda forward, input_ids, use_cache=None, past_key_values=None, attention_mask=None,
-        position_ids=None: forward(input_ids=input_ids, use_cache=False))
+    policy = a_policy('llama')
+    forward = policy.model.forward
+    policy.model.forward = (
+        lambda input_ids, use_cache=None, past_key_values=None, attention_mask=None, position_ids=None: forward(
+        input_ids=input_ids, use_cache=False))
+    policy._head = None
+    return policy
 
 def without_cache() -> Policy:
-    return wrapped(lambda forward, input_ids, use_cache=None: forward(input_ids=input_ids, use_cache=False))
+    policy = a_policy('llama')
+    forward = policy.model.forward
+    policy.model.forward = lambda input_ids, use_cache=None: forward(input_ids=input_ids, use_cache=False)
+    policy._head = None
+    return policy
 
 def blind_to_windows() -> Policy:
     "A sliding model that looks further on the tree than in a row."
@@ -252,9 +274,8 @@ def blind_to_windows() -> Policy:
     policy.model.model.forward = wrong
     return policy
 
-# a recurrent one: nbs/policy/07_tree.ipynb
-@pytest.mark.parametrize('make, why',
-    [(forgetful, 'log-probabilities'), (without_cache, 'TypeError'), (blind_to_windows, 'whole')])
+@pytest.mark.parametrize('make, why', [(recurrent, 'whole'), (forgetful, 'log-probabilities'),
+    (without_cache, 'TypeError'), (blind_to_windows, 'whole')])
 def test_a_model_that_cannot_is_computed_flat_and_that_is_said_once(make, why):
     policy, batch = make(), games()
     flat = measured(policy, batch, parts(batch))
@@ -310,9 +331,8 @@ def a_tiny_policy() -> Policy:
     return Policy(tiny_model(len(tokenizer)), tokenizer, name='tiny')
 
 def small(**changes):
-    return recipes.gigpo(
-        **dict(steps=4, groups=3, group_size=4, minibatches=2, max_turns=4, checkpoint_every=1, test_tasks=0, tree=True)
-        | changes)
+    return recipes.gigpo(**dict(steps=4, groups=3, group_size=4, minibatches=2, max_turns=4, checkpoint_every=1,
+        test_tasks=0, tree=True) | changes)
 
 def test_an_update_on_the_tree_has_the_gradient_of_a_flat_one(monkeypatch):
     monkeypatch.setattr(tree, 'work_of', lambda model: Work(0., 20., 0.))
@@ -333,12 +353,13 @@ def test_an_update_on_the_tree_has_the_gradient_of_a_flat_one(monkeypatch):
 
 def test_a_run_on_the_tree_is_resumed_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(tree, 'work_of', lambda model: Work(0., 20., 0.))
+    rows = lambda run: [{k: v for k, v in row.items() if k != 'seconds'} for row in run.rows()]
     whole = train(a_tiny_policy(), KeyDoor(), small(), tmp_path/'whole', progress=False)
     calls = iter([False, False, True])
     train(a_tiny_policy(), KeyDoor(), small(), tmp_path/'halves', progress=False, should_stop=lambda: next(calls))
     halves = train(a_tiny_policy(), KeyDoor(), small(), tmp_path/'halves', progress=False, resume=True)
-    assert facts(whole) == facts(halves) and len(facts(whole)) == 4
-    assert all(row['computed'] < row['held'] for row in facts(whole) if row['skipped'] is None)
+    assert rows(whole) == rows(halves) and len(rows(whole)) == 4
+    assert all(row['computed'] < row['held'] for row in rows(whole) if row['skipped'] is None)
 
 def test_the_recipe_refuses_another_word():
     with pytest.raises(ValueError, match="tree='auto'.*None"): small(tree='auto')

@@ -18,13 +18,12 @@ def parts(tmp_path_factory):
     from tokenizers import Tokenizer, models
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
     vocabulary = {word: i for i, word in enumerate(['<pad>', '<end>', 'go', 'stay'])}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token='<pad>')), pad_token='<pad>',
-        eos_token='<end>')
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token='<pad>')),
+        pad_token='<pad>', eos_token='<end>')
     shape = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1)
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(vocabulary), **shape))
     return (dict(model=model, processing_class=tokenizer, train_dataset=Dataset.from_dict(dict(prompt=['go']*rows))),
-            tmp_path_factory.mktemp('trl'))
+        tmp_path_factory.mktemp('trl'))
 
 @pytest.fixture
 def trainer(parts, request):
@@ -33,10 +32,9 @@ def trainer(parts, request):
     needs, folder = parts
     settings = dict(dict(gradient_accumulation_steps=1), **request.param)
     beta = settings.pop('beta', 0.)
-    config = GRPOConfig(
-        output_dir=str(folder), use_cpu=True, bf16=False, report_to='none', num_generations=rows,
-        per_device_train_batch_size=rows//settings['gradient_accumulation_steps'], max_completion_length=width,
-        **settings)
+    config = GRPOConfig(output_dir=str(folder), use_cpu=True, bf16=False, report_to='none', num_generations=rows,
+        per_device_train_batch_size=rows//settings['gradient_accumulation_steps'],
+        max_completion_length=width, **settings)
     trainer = GRPOTrainer(reward_funcs=lambda completions, **_: [0.]*len(completions), args=config, **needs)
     # in the config it would fetch a reference model by name; the test gives the reference's log-probabilities
     trainer.beta = beta
@@ -53,13 +51,13 @@ def case(seed, token_advantage=False):
     tool = torch.rand(rows, width, generator=g) < .8 # holes: text of the environment inside a completion
     tool[:, 0] = True
     return dict(old=old, logp=(old + .5*normal(rows, width)).requires_grad_(), ref=old + .3*normal(rows, width),
-                mask=mask.long(), tool=tool.long(),
-                advantage=normal(rows, width) if token_advantage else normal(rows))
+        mask=mask.long(), tool=tool.long(),
+        advantage=normal(rows, width) if token_advantage else normal(rows))
 
 def trl_loss(trainer, c, part=slice(None)):
     "TRL's loss of these rows: its own code, fed with our log-probabilities in place of its forward pass."
-    trainer._get_per_token_logps_and_entropies = lambda *_, **__: (
-        c['logp'][part], torch.zeros_like(c['old'][part]), None)
+    trainer._get_per_token_logps_and_entropies = lambda *_, **__: (c['logp'][part], torch.zeros_like(c['old'][part]),
+        None)
     n, active = len(c['old'][part]), (c['mask']*c['tool']).sum()
     ids = torch.zeros(n, width, dtype=torch.long)
     return trainer._compute_loss(trainer.model, dict(prompt_ids=ids[:, :1], prompt_mask=ids[:, :1]+1,
@@ -78,15 +76,15 @@ def our_tensors(c):
 def our_loss(c, loss_type, low=.2, high=.2, dual=None, beta=0., corrected=True):
     logp, batch, advantage = our_tensors(c)
     return (loss_weights(batch, per[loss_type])*(clip(logp, batch, advantage, low=low, high=high, dual=dual)
-                                                 + beta*kl_k3(logp, batch, corrected))).sum()
+        + beta*kl_k3(logp, batch, corrected))).sum()
 
 def gradient(loss, c): return torch.autograd.grad(loss, c['logp'])[0]
 
 kinds = [dict(), dict(low=.1, high=.28), dict(dual=1.5), dict(beta=.04), dict(beta=.04, corrected=False),
-         dict(low=.3, high=.4, dual=2., beta=.1)]
+    dict(low=.3, high=.4, dual=2., beta=.1)]
 names = dict(low='epsilon', high='epsilon_high', dual='delta', beta='beta', corrected='use_bias_correction_kl')
 cases = [pytest.param(dict(loss_type=t, **{names[k]: v for k, v in kind.items()}), t, kind, id=f'{t}-{kind}')
-         for t in per for kind in kinds]
+    for t in per for kind in kinds]
 
 @pytest.mark.parametrize('trainer, loss_type, kind', cases, indirect=['trainer'])
 def test_loss_and_gradient(trainer, loss_type, kind):
@@ -99,9 +97,8 @@ def test_loss_and_gradient(trainer, loss_type, kind):
             torch.testing.assert_close(slope, gradient(theirs, c), rtol=1e-10, atol=1e-12)
             assert slope.count_nonzero() > rows # the comparison is not one of zeros
 
-@pytest.mark.parametrize(
-    'trainer, loss_type', [pytest.param(dict(loss_type=t, gradient_accumulation_steps=2), t, id=t) for t in per],
-    indirect=['trainer'])
+@pytest.mark.parametrize('trainer, loss_type', [pytest.param(dict(loss_type=t, gradient_accumulation_steps=2), t, id=t)
+    for t in per], indirect=['trainer'])
 def test_micro_batches(trainer, loss_type):
     "Two micro-batches in TRL add up to our loss of the whole batch, except for bnpo, which averages local token means."
     c = case(3)

@@ -1,5 +1,7 @@
 "The package promises types (agentlab/py.typed): mypy accepts what a user writes, and refuses what does not exist."
-import os, subprocess, sys
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,7 +25,7 @@ def wrong(batch: Batch, policy: Policy, buffer: Buffer, sampler: TorchSampler):
 def mypy(file: Path, cache: Path) -> subprocess.CompletedProcess:
     "What mypy says of a file whose imports are those of this repository."
     command = [sys.executable, '-m', 'mypy', '--config-file', ROOT/'tests'/'typing'/'mypy.ini', '--cache-dir', cache,
-               file]
+        file]
     return subprocess.run(command, cwd=cache, env=os.environ | dict(MYPYPATH=str(ROOT)), capture_output=True, text=True)
 
 def test_a_users_file_passes(tmp_path):

@@ -4,7 +4,12 @@ own bounds allow each.
 Resolved by uv from the metadata of packages alone, for Linux on x86_64 and the Python that runs the test; nothing is
 installed and no wheel is fetched whole.
 """
-import os, re, shutil, subprocess, sys, tempfile
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -113,6 +118,7 @@ def published(named=None) -> dict:
     return {r.name.lower(): r.specifier for r in map(Requirement, lines) if r.name != OURS}
 
 def pins(path: str) -> dict:
+    "{package: version} of a file with constraints."
     lines = (ROOT/path).read_text(encoding='utf-8').splitlines()
     return {name.lower().replace('_', '-'): version for name, _, version in
         (line.partition('==') for line in lines if line and not line.startswith('#'))}
@@ -153,8 +159,8 @@ def test_each_python_that_the_classifiers_name_ran_the_tests():
 BUILT = {'alfworld', 'reasoning-gym'}  # from source
 
 @pytest.mark.slow
-@pytest.mark.parametrize('system, without',
-    [('windows', {'gpu', 'textworld'} | BUILT), ('aarch64-apple-darwin', {'gpu', 'textworld', 'qlora'} | BUILT)])
+@pytest.mark.parametrize('system, without', [('windows', {'gpu', 'textworld'} | BUILT),
+    ('aarch64-apple-darwin', {'gpu', 'textworld', 'qlora'} | BUILT)])
 def test_what_doctor_says_of_other_systems(uv, system, without):
     "Every extra installs there from wheels, but those that doctor names."
     found = {extra for extra in facts()['extras'] if extra not in ('all', 'dev')

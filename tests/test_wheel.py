@@ -1,6 +1,11 @@
 """What a user gets from the package index: the wheel and the sdist hold what they should, and the wheel works
 without the repository."""
-import os, re, shutil, subprocess, sys, tarfile
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
 from email import message_from_string
 from zipfile import ZipFile
 
@@ -14,7 +19,7 @@ pytestmark = pytest.mark.xdist_group('wheel')  # one worker: the wheel is built 
 def must(*command, **kw):
     "The output of a command that must succeed; what it printed, if it does not."
     done = subprocess.run([str(word) for word in command], text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, **kw)
+        stderr=subprocess.STDOUT, **kw)
     if done.returncode: pytest.fail(f'{command}\n{done.stdout}', pytrace=False)
     return done.stdout
 
@@ -58,13 +63,13 @@ def test_wheel_holds_the_package_and_nothing_else(wheel):
 def test_metadata(wheel):
     facts = message_from_string(in_wheel(wheel, 'METADATA'))
     assert facts['Name'] == 'agentlab-rl' and facts['License-Expression'] == 'Apache-2.0'
-    assert set(facts.get_all('Provides-Extra')) == {
-        'lab', 'lora', 'qlora', 'ray', 'trl', 'python', 'llm', 'gepa', 'gym', 'minigrid', 'textarena', 'openspiel',
-        'textworld', 'openenv', 'verifiers', 'reasoning-gym', 'alfworld', 'gpu', 'serve', 'mcp', 'trackers', 'inspect',
-        'all', 'dev'}
+    assert set(facts.get_all('Provides-Extra')) == {'lab', 'lora', 'qlora', 'ray', 'trl', 'python', 'llm', 'gepa',
+        'gym', 'minigrid', 'textarena', 'openspiel', 'textworld', 'openenv',
+        'verifiers', 'reasoning-gym', 'alfworld', 'gpu',
+        'serve', 'mcp', 'trackers', 'inspect', 'all', 'dev'}
     entries = in_wheel(wheel, 'entry_points.txt')
-    assert 'agentlab = agentlab.cli:main' in entries
-    assert '[verl.plugins]\nagentlab = agentlab.interop.verl_plugin' in entries
+    assert ('agentlab = agentlab.cli:main' in entries
+        and '[verl.plugins]\nagentlab = agentlab.interop.verl_plugin' in entries)
 
 def test_plotly_is_no_requirement_of_every_installation(wheel):
     "48 MB that `agentlab demo` and its report do not use; the extra lab has it."
@@ -94,21 +99,22 @@ def outside(repository):
     return found['outside']
 
 def test_links_outside_the_repository():
-    rest = ' and [e](https://example.org/e), [f](#f)\n```\n[x](y)\n```\n'
-    text = '[a `b`](nbs/c.ipynb), ![two rooms](assets/d.png)' + rest
-    assert outside('')(text) == 'a `b`, *two rooms*' + rest
+    text = ('[a `b`](nbs/c.ipynb), ![two rooms](assets/d.png) and [e](https://example.org/e), [f](#f)\n'
+        '```\n[x](y)\n```\n')
+    code = '\n```\n[x](y)\n```\n'
+    assert outside('')(text) == 'a `b`, *two rooms* and [e](https://example.org/e), [f](#f)' + code
     assert outside('https://host/us')(text) == (
-        '[a `b`](https://host/us/blob/HEAD/nbs/c.ipynb), ![two rooms](https://host/us/raw/HEAD/assets/d.png)' + rest)
+        '[a `b`](https://host/us/blob/HEAD/nbs/c.ipynb), ![two rooms](https://host/us/raw/HEAD/assets/d.png) and '
+        '[e](https://example.org/e), [f](#f)' + code)
 
 def test_the_release_workflow_builds_checks_and_keeps_no_secret():
     import yaml
-    text = (ROOT/'.github/workflows/release.yml').read_text(encoding='utf-8')
-    jobs = yaml.safe_load(text)['jobs']
+    jobs = yaml.safe_load((ROOT/'.github/workflows/release.yml').read_text(encoding='utf-8'))['jobs']
     steps = [step.get('run') or step['uses'].partition('@')[0] for step in jobs['build']['steps']]
     assert steps.index('python -m build') < steps.index('python -m twine check --strict dist/*')
     assert jobs['publish']['needs'] == 'build' and jobs['publish']['permissions'] == {'id-token': 'write'}
     assert [step['uses'].partition('@')[0] for step in jobs['publish']['steps']][-1] == 'pypa/gh-action-pypi-publish'
-    assert 'secrets.' not in text
+    assert 'secrets.' not in (ROOT/'.github/workflows/release.yml').read_text(encoding='utf-8')
     from agentlab import __version__
     named = next(step for step in steps if step.startswith('test "v$('))
     env = os.environ | dict(GITHUB_REF_NAME=f'v{__version__}')
@@ -160,7 +166,7 @@ print(agentlab.__file__)
 sys.exit(main(['demo', '--steps', '1', '--no-open']))
 '''
     said = must(sys.executable, '-c', script, cwd=tmp_path,
-                env=os.environ | dict(PYTHONPATH=str(installed), OMP_NUM_THREADS='1'))
+        env=os.environ | dict(PYTHONPATH=str(installed), OMP_NUM_THREADS='1'))
     assert str(installed) in said and 'after   1 updates: success on 16 held-out tasks' in said
     assert '<html' in (tmp_path/'runs'/'demo'/'report.html').read_text(encoding='utf-8')
 
@@ -172,6 +178,6 @@ batch = Batch.from_turns(recorded_group().drop(columns='word'))
 turn_grid(batch, {'reward': batch.turns.reward})
 '''
     done = subprocess.run([sys.executable, '-c', script], cwd=tmp_path, text=True, capture_output=True,
-                          env=os.environ | dict(PYTHONPATH=str(installed)))
+        env=os.environ | dict(PYTHONPATH=str(installed)))
     assert 'ImportError: turn_grid needs plotly' in done.stderr
     assert done.stderr.rstrip().endswith('which is not installed: pip install "agentlab-rl[lab]"')

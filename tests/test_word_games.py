@@ -15,6 +15,7 @@ from agentlab.train import recipes, train
 words = st.text('abc', min_size=5, max_size=5)
 
 def played(world, task, player):
+    "What was answered and paid, turn by turn."
     step, found = world.reset(0, task), []
     while not step.done:
         step = world.step(player())
@@ -40,8 +41,8 @@ def test_information_is_bounded_by_the_answers(answers):
     from math import log2
     assert -1e-9 <= information(answers) <= log2(len(set(answers))) + 1e-9
 
-@pytest.mark.parametrize('world',
-    [Wordle(), Wordle(100, faithful=True), TwentyQuestions(), TwentyQuestions(16), TwentyQuestions(24, 'cities')],
+@pytest.mark.parametrize('world', [Wordle(), Wordle(100, faithful=True), TwentyQuestions(), TwentyQuestions(16),
+    TwentyQuestions(24, 'cities')],
     ids=['wordle', 'as_released', 'questions', 'sixteen', 'cities'])
 def test_the_environments_keep_the_protocol(world): assert set(check_env(world).values()) == {'ok'}
 
@@ -81,18 +82,21 @@ def test_hidden_words_and_games_are_apart():
     assert all(len(set(word)) and len(word) == 5 for word in WORDS) and len(set(WORDS)) == len(WORDS)
 
 def test_all_things_can_be_told_apart():
+    "No two rows of a table are alike."
     for table, n in (('objects', 32), ('cities', 24)):
         rows = [frozenset(row) for row in TwentyQuestions(n, table).table.values()]
         assert len(set(rows)) == len(rows) == n
 
 @pytest.mark.parametrize('wrong, said', [
     (lambda: Wordle(19), 'words=19'), (lambda: Wordle(horizon=0), 'horizon=0'), (lambda: Wordle(split='all'), 'split'),
-    (lambda: TwentyQuestions(1), 'things=1'), (lambda: TwentyQuestions(33), 'things=33')])
+    (lambda: TwentyQuestions(1), 'things=1'), (lambda: TwentyQuestions(33), 'things=33'),
+    (lambda: TwentyQuestions(table='x'), "table='x'"), (lambda: Wordle().reset(0, dict(secret='zzzzz')), 'tasks'),
+    (lambda: TwentyQuestions().reset(0, dict(secret='cat', hint='x')), 'hint')])
 def test_bad_arguments_are_named(wrong, said):
     with pytest.raises(ValueError, match=said): wrong()
 
-@pytest.mark.parametrize('said',
-    ['', 'z'*10_000, 'c r a n', '12345', 'crane crane', '\x1b[31m', 'ask', 'guess', 'ask x'])
+@pytest.mark.parametrize('said', ['', 'z'*10_000, 'c r a n', '12345', 'crane crane', '\x1b[31m', 'ask', 'guess',
+    'ask x'])
 def test_what_is_no_guess_costs_a_turn(said):
     for world in (Wordle(), TwentyQuestions()):
         world.reset(0)
@@ -101,6 +105,7 @@ def test_what_is_no_guess_costs_a_turn(said):
         assert len(step.observation) < 200
 
 def test_an_update_follows_the_returns(tmp_path):
+    "A policy plays, returns differ, and the gradient is not zero."
     world = TwentyQuestions(2, horizon=6)
     policy = tiny_policy(world, steps=40, pool=128, progress=False)
     batch = Batch.from_episodes(play(policy, world, range(4), 4, max_turns=6, max_tokens=3))

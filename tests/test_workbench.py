@@ -26,11 +26,12 @@ SMALL = dict(steps=1, groups=3, group_size=4, test_tasks=0, checkpoint_every=1, 
 def one_thread(): torch.set_num_threads(1)
 
 def trained(tmp_path, recipe, policy, world, **changes):
+    "A run of one update on a copy of the policy; its row and its episodes."
     run = train(copy.deepcopy(policy), world, recipe(**SMALL | changes), tmp_path, progress=False)
     return run.rows()[0], run.episodes(0)
 
-def shown(world, **how): return warm_start(tiny_policy(world, warm=False), world,
-    **dict(steps=30, episodes=8, pool=64, warmup=5) | how)
+def shown(world, **how): return warm_start(tiny_policy(world, warm=False), world, **dict(steps=30, episodes=8,
+                                                                                         pool=64, warmup=5) | how)
 
 def played(env, *actions, task=None):
     "The last step of some actions."
@@ -88,6 +89,7 @@ def two_games():
     return Batch.from_episodes(play(policy, world, [0], 2, [WAVES], sampler=speaker, on_reset=speaker.begin))
 
 def test_rl_mle_counts_by_time(two_games):
+    "Switched off, all turns of the success are worth the same."
     timed, plain = credit.by_duration(credit.grpo)(two_games), credit.grpo(two_games)
     mine = two_games.turns.episode[two_games.action_turn] == 0
     assert len(set(plain[mine].tolist())) == 1 < len(set(timed[mine].tolist()))
@@ -95,6 +97,7 @@ def test_rl_mle_counts_by_time(two_games):
     assert timed[mine & slow].min() > plain[mine].max() > timed[mine & ~slow].max()
 
 def test_rl_mle_pays_marks_of_a_failure(two_games):
+    "Switched off, a failure is a failure, however far it came."
     paid = lambda **how: credit.instrumented(two_games, **how)[two_games.last_turns()].tolist()
     assert paid() == pytest.approx([1, -9.9]) and paid(mark=0.) == [1, -10] and paid(lost=0.) == pytest.approx([1, .1])
     assert credit.instrumented(two_games)[~two_games.last_turns()].abs().sum() == 0
@@ -112,6 +115,7 @@ class Together(Wrapper):
     def clone(self): return Together(self.env.clone(), self.table)
 
 def test_verltool_calls_tools_of_all_episodes_at_once():
+    "With threads every tool is asked before one has answered; without, the first one waits in vain."
     world = load_env('errands')
     policy = tiny_policy(world, warm=False)
     def faults(workers, seconds):
@@ -122,6 +126,7 @@ def test_verltool_calls_tools_of_all_episodes_at_once():
     assert not faults(4, 20) and len(faults(0, .1)) == 4
 
 def test_verltool_one_api_for_code_search_and_sql():
+    "Each call goes to the tool that it names; without that tool nothing is called."
     tools = [python_code(), text_search(lambda task: ['The bells were made by Bora.']),
         sql_query(lambda task: 'create table t (x); insert into t values (5);')]
     def said(text, some=tools):
@@ -144,9 +149,9 @@ def test_verltool_plays_and_updates(tmp_path):
 def test_aries_actions_change_the_graph():
     env = Thoughts(length=4, slip=0.)
     digits = [3, 1, 2, 0]
-    for actions, seen in {(): '0 open 4.', ('decompose 0',): '1 open 2. 2 open 2.',
-            ('solve 0',): '1 sorted 4.', ('solve 0', 'refine 1'): '2 sorted 4.', ('solve 0', 'reduce 1'): '',
-            ('decompose 0', 'solve 1', 'solve 2', 'aggregate 3 4'): '5 sorted 4.'}.items():
+    for actions, seen in {(): '0 open 4.', ('decompose 0',): '1 open 2. 2 open 2.', ('solve 0',): '1 sorted 4.',
+                          ('solve 0', 'refine 1'): '2 sorted 4.', ('solve 0', 'reduce 1'): '',
+                          ('decompose 0', 'solve 1', 'solve 2', 'aggregate 3 4'): '5 sorted 4.'}.items():
         assert played(env, *actions, task=digits).observation == seen
     assert [some for some, _ in env.nodes.values()] == [[0, 1, 2, 3]]
     assert played(env, 'solve 0', 'answer 1', task=digits).reward == dict(player=1 - .04)
@@ -155,6 +160,7 @@ def test_aries_actions_change_the_graph():
     assert set(check_env(Thoughts()).values()) == {'ok'}
 
 def test_aries_parts_are_solved_better():
+    "Without decompose and aggregate the solver slips more often."
     def won(say):
         env, wins = Thoughts(slip=.01), 0
         for seed in range(60):
@@ -170,6 +176,7 @@ class Coin:
         return [Completion([1 + (Random(seed).random() < 1/3)], [0.], [0.], 'stop') for seed in seeds]
 
 def test_aries_votes():
+    "Of one vote a third is wrong, of eleven fewer."
     wrong = lambda votes: sum(c.ids == [2] for c in Voting(Coin(), votes).sample([[]]*300, seeds=[*range(0, 6000, 20)]))
     assert wrong(11) < .7*wrong(1)
 
@@ -232,6 +239,7 @@ def test_starwm_predicts_more_than_it_reads(model):
     assert right(policy) > copied > right(tiny_policy(world, warm=False))
 
 def test_starwm_simulates_before_it_acts(model):
+    "The prediction is read and the world has not moved; without it every action is played."
     env = Foreseen(KeyDoor())
     plain, first = KeyDoor(), env.reset(0)
     plain.reset(0)

@@ -17,7 +17,8 @@ from agentlab.policy.core import Chat
 from agentlab.replay.experience import Experienced, Library, Tipped
 from agentlab.rollout import keep_multiple, play
 from agentlab.rollout.workspace import (Moments, Noted, Retrying, Shortcuts, era_gae, era_reward, laid_out, last_said,
-    mine_shortcuts, newest, only_seat, parted, report_of, stubbed, webagent, with_workspace)
+    mine_shortcuts, newest, only_seat, parted, report_of, stubbed, webagent,
+    with_workspace)
 from agentlab.train import recipes, train
 
 def cue(report, heard, env): return heard.split()[1].rstrip('.') if heard.startswith('Cue') else report
@@ -117,6 +118,7 @@ def test_iterresearch_plays_and_updates(tmp_path):
     assert len(batch.rows) == len(batch.turns) and run.rows()[0]['sampler_gap'] < 1e-4
 
 def test_iterresearch_report():
+    "Only the report and the last action are carried on; a reply without a report leaves the old one."
     script = 'blue ; wait', 'wait', 'red ; open d1'
     texts, _ = heard(DOOR, script, **REPORT)
     assert 'blue wait' in texts[1] and 'blue wait' in texts[2]
@@ -132,6 +134,7 @@ def test_iterresearch_environment_hears_the_last_part():
     assert env.expert().startswith("red ; wait ; open d")
 
 def test_iterresearch_retry():
+    "A malformed reply is drawn again in its turn, from another seed; without retries it stands."
     env, policy = DOOR, untrained(DOOR)
     script = Script(policy, 'wait', 'wait', 'red ; wait', 'red ; wait', 'red ; open d1')
     good = lambda one: ';' in policy.text(one.ids)
@@ -144,8 +147,8 @@ def test_iterresearch_retry():
 
 def test_iterresearch_discount():
     import pandas as pd
-    rounds = Batch.from_turns(
-        pd.DataFrame(dict(group=0, episode=[0, 0, 0, 1, 1], t=[0, 1, 2, 0, 1], outcome=[1.]*3 + [0.]*2)))
+    rounds = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 0, 0, 1, 1], t=[0, 1, 2, 0, 1],
+        outcome=[1.]*3 + [0.]*2)))
     z = eapo(rounds, gamma=.9)
     torch.testing.assert_close(z, torch.tensor([.5367, .7170, .9172, -1.0855, -1.0855]).double(), atol=1e-4, rtol=0)
     assert len(eapo(rounds, gamma=1.)[:3].unique()) == 1
@@ -184,13 +187,14 @@ def test_webagent_r1_faithful_row():
 
 def test_webagent_r1_weights():
     import pandas as pd
-    b = Batch.from_turns(
-        pd.DataFrame(dict(group=0, episode=[0, 0, 1], t=[0, 1, 0], outcome=[1., 1., 0.], n_tokens=[2, 4, 3])))
+    b = Batch.from_turns(pd.DataFrame(dict(group=0, episode=[0, 0, 1], t=[0, 1, 0], outcome=[1., 1., 0.],
+        n_tokens=[2, 4, 3])))
     nested = torch.tensor([1/8]*2 + [1/16]*4 + [1/6]*3).double()
     torch.testing.assert_close(loss_weights(b, 'nested'), nested)
     assert recipes.webagent_r1().loss_per == 'nested' and not torch.equal(loss_weights(b, 'turn'), nested)
 
 def test_webagent_r1_starts():
+    "From nothing, or from demonstrations in stubs: another policy begins."
     env = house()
     moment = Moments(env, remember=stubbed)
     cloned, zero = tiny_policy(moment, steps=30, pool=64, progress=False), untrained(env)
@@ -232,6 +236,7 @@ def test_memory_r1_numbers_are_stable():
     assert step.info['invalid'] and not step.info['success']['manager']
 
 def test_memory_r1_linked_and_stream():
+    "Linked: one operation on an expert's bank. Stream: all operations, and one outcome for them."
     linked, stream = Facts(8, linked=True, seats=('manager',)), Facts(8, seats=('manager',))
     step = linked.reset(3)
     assert linked.told == 7 and linked.bank and linked.step(step.info['legal'][-1]).done
@@ -248,6 +253,7 @@ def test_memory_r1_answerer_reads_the_question_alone():
     assert manager.outcome == answerer.outcome  # one outcome pays both
 
 def test_memory_r1_stages():
+    "First the manager learns, then the answerer; never both."
     env = Facts(sessions=2)
     policy = untrained(env)
     b = Batch.from_episodes(with_workspace(policy, env, [0], sampler=Script(policy, 'add', 'noop', 'Eva'), view=newest))
@@ -333,8 +339,8 @@ def test_mobile_agent_e_mines_successes():
     played = list(games(house(horizon=8), range(30)))
     assert mine_shortcuts(played) == MINED and 1 <= len(MINED) <= 4
     for run, needs in MINED.values():
-        begun = [e for e in played
-            if any(tuple(t.text for t in e.turns[i:i + len(run)]) == run for i in range(len(e.turns)))]
+        begun = [e for e in played if any(tuple(t.text for t in e.turns[i:i + len(run)]) == run
+            for i in range(len(e.turns)))]
         assert len(begun) >= 3 and needs
     assert mine_shortcuts([SimpleNamespace(turns=e.turns, success=False) for e in played]) == {}
 
@@ -352,6 +358,7 @@ def test_mobile_agent_e_shortcut_is_one_turn():
     assert turns < steps and step.reward == plain.reward
 
 def test_mobile_agent_e_precondition():
+    "Where it fails the world refuses the name; unchecked, the run begins."
     shortcut = dict(m0=(('go north', 'go south'), frozenset({'nowhere'})))
     checked, free = Shortcuts(house(), shortcut), Shortcuts(house(), shortcut, checked=False)
     checked.reset(1), free.reset(1)
@@ -370,6 +377,7 @@ def test_mobile_agent_e_blind():
     assert stops.step('do m7').info['invalid']  # no such name
 
 def test_mobile_agent_e_tips():
+    "Written by the miner after an episode, read at the next one; switched off, nothing but the world is read."
     env = Shortcuts(house(horizon=8), MINED)
     policy = untrained(Tipped(env))
     def played(most):

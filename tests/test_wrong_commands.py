@@ -38,8 +38,10 @@ def test_what_cannot_work_is_told(tmp_path, part):
 
 def test_it_would_be_noticed(tmp_path):
     "Answers that the check must not let pass."
-    for status, errors, seconds, found in ((0, 'agentlab train: x', 1, 'status'), (2, '', 1, 'words'),
-            (2, 'agentlab train: x\nmore', 1, 'paragraph'), (2, 'agentlab train: \x1b[2Jx', 1, 'escape'),
-            ('Traceback: x', 'agentlab train: x', 1, 'traceback'), (2, 'agentlab train: x', 99, 'late')):
+    for status, errors, seconds, found in ((0, 'agentlab train: x', 1, 'status'),
+                                           (2, '', 1, 'words'), (2, 'agentlab train: x\nmore', 1, 'paragraph'),
+                                           (2, 'agentlab train: \x1b[2Jx', 1, 'escape'),
+                                           ('Traceback: x', 'agentlab train: x', 1, 'traceback'),
+                                           (2, 'agentlab train: x', 99, 'late')):
         assert found in wrong.faults(['x'], status, errors, seconds)
     assert wrong.faults(['x'], 2, 'a bar 12%\nagentlab train: x is wrong', 1) == []

@@ -71,7 +71,7 @@ class Asker:
 
 def refused(answer):
     return dict(status=answer[0], said=answer[1] if isinstance(answer[1], str)
-                else f"{len(answer[1]['token_ids'])} tokens, {answer[1]['finish_reason']}")
+        else f"{len(answer[1]['token_ids'])} tokens, {answer[1]['finish_reason']}")
 
 # ---- answers
 
@@ -79,10 +79,10 @@ def what_an_answer_holds(asker):
     status, one = asker.say(ignore_eos=True, stop_token_ids=[])
     scores, ids = one['logprobs'], one['token_ids']
     return dict(status=status, ids=len(ids), prompt=one['prompt_token_ids'], finish=one['finish_reason'],
-                index=one['index'], scores=len(scores['token_logprobs']),
-                names=scores['tokens'] == [f'token_id:{i}' for i in ids],
-                likely=[len(top) in (TOP, TOP + 1) for top in scores['top_logprobs']],
-                drawn_is_among_them=all(f'token_id:{i}' in top for i, top in zip(ids, scores['top_logprobs'])))
+        index=one['index'], scores=len(scores['token_logprobs']),
+        names=scores['tokens'] == [f'token_id:{i}' for i in ids],
+        likely=[len(top) in (TOP, TOP + 1) for top in scores['top_logprobs']],
+        drawn_is_among_them=all(f'token_id:{i}' in top for i, top in zip(ids, scores['top_logprobs'])))
 
 def the_stop_token_is_part_of_the_answer(asker):
     first = asker.say(1, temperature=0.)[1]['token_ids'][0]
@@ -93,12 +93,12 @@ def the_end_token_alone_does_not_stop(asker):
     "With ignore_eos and no stop tokens the row goes on to its length."
     found = [asker.say(16, seed=seed, temperature=2.)[1] for seed in range(6)]
     return dict(lengths=[len(one['token_ids']) for one in found],
-                finish=sorted({one['finish_reason'] for one in found}))
+        finish=sorted({one['finish_reason'] for one in found}))
 
 def seeds(asker):
     draw = lambda seed: asker.say(6, seed=seed, temperature=2.)[1]['token_ids']
     return dict(same=draw(3) == draw(3), others=len({tuple(draw(seed)) for seed in range(6)}) > 3,
-                largest=asker.say(seed=2**63 - 1)[0], beyond=asker.say(seed=2**63)[0])
+        largest=asker.say(seed=2**63 - 1)[0], beyond=asker.say(seed=2**63)[0])
 
 def log_probabilities_after_the_temperature(asker):
     "At temperature 2 those of the five likeliest are half as far apart as at temperature 1."
@@ -131,7 +131,7 @@ def an_adapter_comes_and_goes(asker):
     listed = {card['id']: card.get('parent') for card in cards}
     spoke = asker.say(model='one')[0]
     return dict(loaded=loaded, parent=listed['one'], of_the_base=listed[NAME], length=cards[0]['max_model_len'],
-                spoke=spoke, unloaded=asker.unload('one'), then=asker.say(model='one')[0])
+        spoke=spoke, unloaded=asker.unload('one'), then=asker.say(model='one')[0])
 
 def it_changes_what_is_said(asker):
     likely = lambda model: asker.say(1, model=model, temperature=0.)[1]['logprobs']['token_logprobs'][0]
@@ -142,7 +142,7 @@ def it_changes_what_is_said(asker):
 def the_same_name_again(asker):
     path = asker.lora('twice')
     found = dict(first=asker.load('twice', path)['status'], again=asker.load('twice', path),
-                 in_place=asker.load('twice', path, load_inplace=True))
+        in_place=asker.load('twice', path, load_inplace=True))
     asker.unload('twice')
     return found
 
@@ -161,7 +161,7 @@ def an_adapter_without_room_is_read_again(asker):
     loaded += [asker.load(name, asker.lora(name, seed=i + 1))['status'] for i, name in enumerate(names[1:])]
     again = first()
     return dict(loaded=loaded, same=abs(before - again) < 1e-3,
-                unloaded=[asker.unload(name)['status'] for name in names])
+        unloaded=[asker.unload(name)['status'] for name in names])
 
 # ---- what kills it: each of these wants a server of its own
 
@@ -190,10 +190,10 @@ def loaded_in_place_and_its_folder_gone(asker):
     return end_of(asker, 'place')
 
 CASES = [what_an_answer_holds, the_stop_token_is_part_of_the_answer, the_end_token_alone_does_not_stop, seeds,
-         log_probabilities_after_the_temperature, a_temperature_close_to_nothing,
-         a_temperature_above_two, an_unknown_model, an_id_that_the_model_has_not, a_negative_id, an_empty_prompt,
-         a_prompt_as_long_as_the_model, a_row_beyond_the_length, too_many_log_probabilities,
-         an_adapter_comes_and_goes, it_changes_what_is_said, the_same_name_again, an_adapter_that_is_not_there,
-         the_name_of_the_base, a_rank_above_the_limit, dora, a_bias,
-         an_adapter_without_room_is_read_again]
+    log_probabilities_after_the_temperature, a_temperature_close_to_nothing,
+    a_temperature_above_two, an_unknown_model, an_id_that_the_model_has_not, a_negative_id, an_empty_prompt,
+    a_prompt_as_long_as_the_model, a_row_beyond_the_length, too_many_log_probabilities,
+    an_adapter_comes_and_goes, it_changes_what_is_said, the_same_name_again, an_adapter_that_is_not_there,
+    the_name_of_the_base, a_rank_above_the_limit, dora, a_bias,
+    an_adapter_without_room_is_read_again]
 DEADLY = [evicted_and_its_folder_gone, loaded_in_place_and_its_folder_gone]

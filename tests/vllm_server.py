@@ -36,7 +36,7 @@ def generate(model, prompt, mode, max_tokens, temperature, top_p, top_k, seed, s
         token = int((cut.softmax(-1) / draw if temperature else cut).argmax())
         reported = raw if mode == 'raw_logprobs' else cut.log_softmax(-1)
         scores.append((reported[token].item(), {token: reported[token].item()}
-                       | {i: reported[i].item() for i in reported.topk(logprobs).indices.tolist()}))
+            | {i: reported[i].item() for i in reported.topk(logprobs).indices.tolist()}))
         ids.append(token)
         if token in stop: return ids[len(prompt):], scores, 'stop'
     return ids[len(prompt):], scores, 'length'
@@ -56,7 +56,7 @@ def with_adapter(model, path):
     """A copy of the model plus the adapter in this folder, read by the names that vLLM expects in the file; in
     float32 adding it changes nothing but the speed."""
     model, config, weights = (copy.deepcopy(model), adapter_config(path),
-                              load_file(Path(path)/'adapter_model.safetensors'))
+        load_file(Path(path)/'adapter_model.safetensors'))
     scale = config['lora_alpha'] / (math.sqrt(config['r']) if config['use_rslora'] else config['r'])
     for name in [name for name in weights if name.endswith('.lora_A.weight')]:
         target = model.get_submodule(name.removeprefix('base_model.model.').removesuffix('.lora_A.weight'))
@@ -75,13 +75,13 @@ class Server:
         # name -> LoRARequest; its number -> model, the one that was used last at the end
         self.adapters, self.held, self.numbers = {}, {}, itertools.count(1)
         self.faults, self.asked, self.port, self.lock, self.thread, self.dead = ([], [], 0, threading.RLock(), None,
-                                                                                 False)
+            False)
     url = property(lambda self: f'http://127.0.0.1:{self.port}')
     def app(self):
         app = FastAPI()
         app.get('/health')(lambda: Response(status_code=503 if self.dead else 200))
         app.get('/v1/models')(lambda: dict(data=[dict(id=self.name, max_model_len=self.max_len)]
-                                           + [dict(id=n, parent=self.name) for n in self.adapters]))
+            + [dict(id=n, parent=self.name) for n in self.adapters]))
         app.post('/v1/completions')(self.completions)
         if self.lora:
             app.post('/v1/load_lora_adapter')(self.load)
@@ -107,10 +107,10 @@ class Server:
             return refused(400, f"The lora adapter '{name}' conflicts with a served base model.", 'InvalidUserInput')
         if name in self.adapters and not body.get('load_inplace'):
             return refused(400, f"The lora adapter '{name}' has already been loaded. If you want to load the adapter "
-                           f"in place, set 'load_inplace' to True.", 'InvalidUserInput')
+                f"in place, set 'load_inplace' to True.", 'InvalidUserInput')
         known = self.adapters.get(name)
         request = LoRARequest(name, known.lora_int_id if known else next(self.numbers), path,
-                              bool(body.get('load_inplace')))
+            bool(body.get('load_inplace')))
         with self.lock:
             try: self.hold(request)
             except FileNotFoundError:
@@ -118,7 +118,7 @@ class Server:
                 return refused(404, f'Loading lora {name} failed: No adapter found for <path>', 'NotFoundError')
             except ValueError as e:
                 return refused(500, f"Call to add_lora method failed: Worker failed with error '{e}', please check the "
-                               f"stack trace above for the root cause", 'InternalServerError')
+                    f"stack trace above for the root cause", 'InternalServerError')
         self.adapters[name] = request
         return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
     def unload(self, body: dict):
@@ -130,22 +130,22 @@ class Server:
         "What becomes of an engine that cannot read an adapter."
         self.dead = True
         return refused(500, 'EngineCore encountered an issue. See stack trace (above) for the root cause.',
-                       'InternalServerError')
+            'InternalServerError')
     def wrong(self, prompt, given):
         "Why a request is refused, if it is."
         size = self.model.config.vocab_size
         if given['logprobs'] > self.max_logprobs:
             return (f"Requested sample logprobs of {given['logprobs']}, which is greater than max allowed: "
-                    f"{self.max_logprobs} (parameter=logprobs, value={given['logprobs']})")
+                f"{self.max_logprobs} (parameter=logprobs, value={given['logprobs']})")
         if not 0 <= given['temperature'] <= 2:
             return (f"temperature must be in [0, 2], got {given['temperature']}. (parameter=temperature, "
-                    f"value={given['temperature']})")
+                f"value={given['temperature']})")
         if not prompt: return 'The decoder prompt cannot be empty'
         for i in (min(prompt), max(prompt)):
             if not 0 <= i < size: return f'Token id {i} is out of vocabulary'
         if len(prompt) >= self.max_len:
             return (f"This model's maximum context length is {self.max_len} tokens. However, your prompt contains "
-                    f"{len(prompt)} input tokens")
+                f"{len(prompt)} input tokens")
         if not 0 <= (given.get('seed') or 0) < 2**63:
             return 'seed: Input should be less than or equal to 9223372036854775807'
     def completions(self, body: dict):
@@ -156,7 +156,7 @@ class Server:
             request = self.adapters.get(body['model'])
             if request is None and body['model'] != self.name:
                 return refused(404, f"The model `{body['model']}` does not exist. Valid aliases: {self.name}.",
-                               'NotFoundError')
+                    'NotFoundError')
             given = self.defaults | {k: v for k, v in body.items() if v is not None}
             if why := self.wrong(body['prompt'], given): return refused(400, why)
             try: model = self.hold(request) if request else self.model
@@ -165,14 +165,14 @@ class Server:
             given['max_tokens'] = min(given['max_tokens'], self.max_len - len(body['prompt']))
             stop = set(given.get('stop_token_ids') or ()) | (set() if given.get('ignore_eos') else {0})
             ids, scores, finish = generate(model, body['prompt'], self.mode, given['max_tokens'], given['temperature'],
-                                           given['top_p'], given['top_k'], given.get('seed'), stop, given['logprobs'])
+                given['top_p'], given['top_k'], given.get('seed'), stop, given['logprobs'])
         name = lambda i: f'token_id:{i}'
         logs = dict(tokens=[name(i) for i in ids], token_logprobs=[x for x, _ in scores],
-                    top_logprobs=[{name(i): max(x, -9999.) for i, x in top.items()} for _, top in scores])
+            top_logprobs=[{name(i): max(x, -9999.) for i, x in top.items()} for _, top in scores])
         ids = (dict(token_ids=ids, prompt_token_ids=body['prompt']) if self.token_ids and body.get('return_token_ids')
-               else {})
+            else {})
         answer = dict(id='cmpl-1', object='text_completion', model=body['model'],
-                      choices=[dict(index=0, text='', logprobs=logs, finish_reason=finish, **ids)])
+            choices=[dict(index=0, text='', logprobs=logs, finish_reason=finish, **ids)])
         return fault(answer) if fault else answer
     def start(self):
         "Listen: on the port of before, where there is one."
@@ -181,7 +181,7 @@ class Server:
         listener.bind(('127.0.0.1', self.port))
         self.port = listener.getsockname()[1]
         self.server = uvicorn.Server(uvicorn.Config(self.app(), log_level='critical', lifespan='off',
-                                                    timeout_graceful_shutdown=1))
+            timeout_graceful_shutdown=1))
         self.thread = threading.Thread(target=self.server.run, kwargs=dict(sockets=[listener]), daemon=True)
         self.thread.start()
         while not self.server.started: time.sleep(.005)
@@ -203,7 +203,7 @@ def refused(status, message, kind='BadRequestError'):
 class LoRARequest:
     def __init__(self, lora_name, lora_int_id, lora_path, load_inplace=False):
         self.lora_name, self.lora_int_id, self.lora_path, self.load_inplace = (lora_name, lora_int_id, lora_path,
-                                                                               load_inplace)
+            load_inplace)
 
 class SamplingParams:
     def __init__(self, n=1, presence_penalty=0., frequency_penalty=0., repetition_penalty=1., temperature=1., top_p=1.,
@@ -231,9 +231,9 @@ class LLM:
         for prompt, p in zip(prompts, sampling_params, strict=True):
             stop = set(p.stop_token_ids) | (set() if p.ignore_eos else {0})
             ids, scores, finish = generate(model, prompt['prompt_token_ids'], self.mode, p.max_tokens, p.temperature,
-                                           p.top_p, p.top_k, p.seed, stop, p.logprobs)
+                p.top_p, p.top_k, p.seed, stop, p.logprobs)
             at = [{i: types.SimpleNamespace(logprob=x, rank=None, decoded_token=None) for i, x in top.items()}
-                  for _, top in scores]
+                for _, top in scores]
             found.append(types.SimpleNamespace(prompt_token_ids=prompt['prompt_token_ids'], outputs=[
                 types.SimpleNamespace(index=0, token_ids=ids, logprobs=at, finish_reason=finish)]))
         return found

@@ -2,7 +2,6 @@
 import re
 from random import Random
 
-
 def says_known_words(env, tasks: list, noise: float):
     "Observations, legal actions and what a demonstrator of this noise says in these tasks."
     known = {*env.vocabulary()}

@@ -61,8 +61,8 @@ def furnish(home: Path, trained: Path):
     (home/'text.jinja').write_text('{{ messages }')
     (home/'letters.bin').write_bytes(bytes(range(256)))
     runs = dict(listed='[]', number='7', torn='{"schema_version": 1,', newer='{"schema_version": 99}',
-                factless='{"schema_version": 1}', odd='{"schema_version": 1, "facts": []}',
-                half='{"schema_version": 1, "facts": {"recipe": {}, "env": {}}}', bytes='\\x00')
+        factless='{"schema_version": 1}', odd='{"schema_version": 1, "facts": []}',
+        half='{"schema_version": 1, "facts": {"recipe": {}, "env": {}}}', bytes='\\x00')
     for name, text in runs.items():
         (home/'bad'/name).mkdir(parents=True)
         (home/'bad'/name/'run.json').write_text(text)
@@ -79,10 +79,10 @@ def furnish(home: Path, trained: Path):
 
 WORLD = '--env world:World --recipe world:plain --model untrained --groups 2 --group-size 2 --test-tasks 0'
 BAD_NUMBERS = dict(steps=('0', '-3', '1.5', 'x', 'nan', '99999999999999999999999'),
-                   seed=('-1', '1.5', 'x', '100000000000000000000000000', 'nan'), lr=('-1', 'nan', 'inf', 'x', '1e400'),
-                   groups=('-1', '1.5', 'x'),
-                   group_size=('1', '-2', 'x'), max_tokens=('-5', '1000000', 'x'), max_context=('-1', '100000000', 'x'),
-                   lora=('-2', 'x', '1000000'), temperature=('-1', 'nan', 'inf', '1e-320', 'x'), test_tasks=('-1', 'x'))
+    seed=('-1', '1.5', 'x', '100000000000000000000000000', 'nan'), lr=('-1', 'nan', 'inf', 'x', '1e400'),
+    groups=('-1', '1.5', 'x'),
+    group_size=('1', '-2', 'x'), max_tokens=('-5', '1000000', 'x'), max_context=('-1', '100000000', 'x'),
+    lora=('-2', 'x', '1000000'), temperature=('-1', 'nan', 'inf', '1e-320', 'x'), test_tasks=('-1', 'x'))
 
 LONGEST = 20  # seconds until an answer
 
@@ -91,8 +91,8 @@ def option(name): return '--' + name.replace('_', '-')
 def lines() -> list:
     "All of them: (command line, words of the answer)."
     found = [(f'train {WORLD} {option(name)} {value}', [name.replace('_', '-') if value in ('x', '1.5')
-                                                        or (value == 'nan' and name in ('steps', 'seed')) else name])
-             for name, values in BAD_NUMBERS.items() for value in values]
+        or (value == 'nan' and name in ('steps', 'seed')) else name])
+        for name, values in BAD_NUMBERS.items() for value in values]
     found += [(f'play --env world:World --model untrained {text}', words) for text, words in [
         ('--seed -1', ['seed=-1']), ('--seed 100000000000000000000000000', ['seed=1000']), ('--seed x', ['seed']),
         ('--temperature -1', ['temperature=-1']), ('--temperature nan', ['temperature=nan']),
@@ -141,7 +141,7 @@ def lines() -> list:
         ('--recipe torn_name:f', ['torn_name', 'ZeroDivisionError']), ('--recipe torn_exit:f', ['torn_exit']),
         ('--recipe nowhere:f', ['nowhere']), ('--recipe world:World', ["recipe='world:World'"])]]
     found += [(f'train --env world:World --recipe world:plain --groups 2 --group-size 2 --test-tasks 0 {text}', words)
-              for text, words in [
+        for text, words in [
         ('--model nosuch', ['nosuch']), ('--model empty', ['empty', 'config.json']), ('--model taken', ['taken']),
         ("--model ''", ['model']), ('--model model', ['nobody']), ('--model model2', ['model2']),
         ('--model bad/listed', ['bad/listed']), ('--model owner/name/more', ['owner/name/more']),
@@ -164,22 +164,22 @@ def lines() -> list:
         ('--model untrained --nosuch', ['--nosuch']), ('--model untrained extra', ['extra']),
         ('--model untrained --seed', ['--seed'])]]
     found += [('train --env world:Other --recipe world:plain --resume --out runs/one --groups 2 --group-size 2 '
-               '--test-tasks 0', ['runs/one', 'world:World', 'world:Other']),
-              ('train --env world:World --recipe grpo --resume --out runs/one --groups 2 --group-size 2 --test-tasks 0',
-               ['runs/one', 'plain']),
-              ('train --env tictactoe --recipe ui_s1 --out runs/ui', ['ui_s1', 'expert']),
-              ('train --env world:World --recipe ui_s1 --test-tasks 100000000 --out runs/ui2',
-               ['test_tasks=100000000']),
-              ('train --env rock_paper_scissors --recipe tips --out runs/tips --test-tasks 0', ['tips']),
-              ('train --env kuhn --recipe igpo --test-tasks 0 --out runs/igpo', ['igpo'])]
+        '--test-tasks 0', ['runs/one', 'world:World', 'world:Other']),
+        ('train --env world:World --recipe grpo --resume --out runs/one --groups 2 --group-size 2 --test-tasks 0',
+        ['runs/one', 'plain']),
+        ('train --env tictactoe --recipe ui_s1 --out runs/ui', ['ui_s1', 'expert']),
+        ('train --env world:World --recipe ui_s1 --test-tasks 100000000 --out runs/ui2',
+        ['test_tasks=100000000']),
+        ('train --env rock_paper_scissors --recipe tips --out runs/tips --test-tasks 0', ['tips']),
+        ('train --env kuhn --recipe igpo --test-tasks 0 --out runs/igpo', ['igpo'])]
     found += [(f'{command} {text}', words) for command in ('report', 'view', 'stop') for text, words in [
         ('nosuch', ['nosuch']), ('taken', ['taken']), ('empty', ['empty']), ('bad/torn', ['bad/torn']),
         ('bad/listed', ['bad/listed']), ('bad/number', ['bad/number']), ('bad/factless', ['bad/factless']),
         ('bad/odd', ['bad/odd']), ('bad/surrogate', ['bad/surrogate']),
         ('bad/newer', ['99']), ("''", ['']), ('', ['required'])]]
     found += [(f'report {text}', words)
-              for text, words in [('runs/one --out taken/page.html', ['taken']), ('runs/one --out empty', ['empty']),
-                                  ('runs/one extra', ['extra'])]]
+        for text, words in [('runs/one --out taken/page.html', ['taken']), ('runs/one --out empty', ['empty']),
+        ('runs/one extra', ['extra'])]]
     found += [(f'view {text}', words) for text, words in [
         ('runs/one --reward nosuch', ["reward='nosuch'"]), ('dump.jsonl --reward nosuch', ["reward='nosuch'", 'score']),
         ('dump.jsonl --reward score=x', ['reward', 'score=x']), ('dump.jsonl --reward score=', ['reward', 'score=']),
@@ -211,14 +211,14 @@ def lines() -> list:
         ('--env nosuch', ['nosuch']), ('--env world:World --out taken', ["out='taken'"]),
         ('--env world:Mute', ['reset and step']), ('--env world:World --out taken/deep', ['taken'])]]
     found += [('trian', ["no command 'trian'"]), ('--nosuch', ['--nosuch']), ('train --help-me', ['--help-me']),
-              ('envs extra', ['extra']), ('recipes --nosuch', ['--nosuch']), ('runs taken', ['taken']),
-              ('clean extra', ['extra']), ('doctor extra', ['extra']),
-              ('stop runs/one extra', ['extra']), ('play --model runs/unlogged --env world:Mute', ['reset and step']),
-              ('play --env world:World --model taken', ['taken']),
-              ('play --env world:World --model bad/listed', ['bad/listed']),
-              ('play --env torn_syntax:World', ['SyntaxError'])]
+        ('envs extra', ['extra']), ('recipes --nosuch', ['--nosuch']), ('runs taken', ['taken']),
+        ('clean extra', ['extra']), ('doctor extra', ['extra']),
+        ('stop runs/one extra', ['extra']), ('play --model runs/unlogged --env world:Mute', ['reset and step']),
+        ('play --env world:World --model taken', ['taken']),
+        ('play --env world:World --model bad/listed', ['bad/listed']),
+        ('play --env torn_syntax:World', ['SyntaxError'])]
     return [(line if not line.startswith('train') or '--out' in line else f'{line} --out runs/new{i}', words)
-            for i, (line, words) in enumerate(found)]
+        for i, (line, words) in enumerate(found)]
 
 def typed(line: str) -> tuple:
     "What `agentlab ...` does with a line, in this process: (exit status, errors, seconds)."
@@ -242,6 +242,6 @@ def faults(words: list, status, errors: str, seconds: float) -> list:
     paragraph = said[-1] if said else ''
     missing = [word for word in words if word not in paragraph]
     wrong = dict(status=status != 2, traceback='Traceback' in f'{status}{errors}', paragraph=len(said) != 1
-                 or not errors.rstrip().endswith(paragraph), escape=any(not c.isprintable() for c in paragraph),
-                 late=seconds > LONGEST, words=bool(missing))
+        or not errors.rstrip().endswith(paragraph), escape=any(not c.isprintable() for c in paragraph),
+        late=seconds > LONGEST, words=bool(missing))
     return [name for name, bad in wrong.items() if bad]

@@ -1,8 +1,8 @@
 """Our estimators beside verl's: the same numbers, and the time of both. `make test-verl` runs it in an environment of
 its own.
 
-Writes assets/bench/verl.json. Ends with 1, naming them, if estimators disagree or take more than three times verl's CPU
-time.
+Writes assets/bench/verl.json.xz. Ends with 1, naming them, if estimators disagree or take more than three times verl's
+CPU time.
 `--episodes 64 --out DIR` is a quick look; what it writes means nothing.
 """
 import os
@@ -82,7 +82,7 @@ def main() -> int:
                    repeats=asked.repeats, estimators=rows, small=few(pairs, asked.repeats),
                    missing=sorted(registry.keys() - {name.split(',')[0] for name in pairs}))
     found = problems(record)
-    print(keep(record, asked.out, 'verl'), *found, sep='\n')
+    print(keep(record, asked.out, 'verl', packed=True), *found, sep='\n')
     return 1 if found else 0
 
 

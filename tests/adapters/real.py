@@ -23,7 +23,7 @@ from agentlab.bench import circumstances, keep
 from agentlab.bench import kept as recorded
 from agentlab.env import RandomWins, heard, load_env
 from agentlab.env.adapters import (environment_factory, from_gymnasium, from_openenv, from_openspiel, from_textarena,
-                                   from_textworld, written)
+    from_textworld, written)
 from agentlab.env.cue_door import CueDoor
 from agentlab.env.kuhn import Kuhn
 from agentlab.env.protocol import check_env, check_random, check_step, random_states
@@ -33,10 +33,9 @@ from agentlab.selfplay.exploitability import game_tree, nash_conv, uniform
 ROOT = Path(__file__).parents[2]
 # part of the record -> the distribution whose version it is of
 PACKAGES = dict(gymnasium='gymnasium', minigrid='minigrid', textarena='textarena', openspiel='open-spiel',
-                textworld='textworld', openenv='openenv', verifiers='verifiers', reasoning_gym='reasoning-gym',
-                alfworld='alfworld', trl='trl')
+    textworld='textworld', openenv='openenv', verifiers='verifiers', reasoning_gym='reasoning-gym',
+    alfworld='alfworld', trl='trl')
 record, ran = {}, {}  # part -> what was found; part -> what was run, in a sentence
-
 
 @pytest.fixture(scope='module', autouse=True)
 def kept(request):
@@ -48,10 +47,9 @@ def kept(request):
     old = recorded(path.parent, 'adapters')
     said = {PACKAGES[part]: dict(ran=ran[part], date=now['date']) for part in ran}
     now['packages'] = {name: old['packages'].get(name) for name in PACKAGES.values()
-                       if name in old['packages']} | {PACKAGES[part]: version(PACKAGES[part]) for part in ran}
+        if name in old['packages']} | {PACKAGES[part]: version(PACKAGES[part]) for part in ran}
     rest = {part: old[part] for part in (*PACKAGES, 'trained') if part in old}
     keep(now | dict(ran=old.get('ran', {}) | said) | rest | record, path.parent, 'adapters', packed=True)
-
 
 def episode(env, seed, texts, turns=200, nonsense=.1):
     """Play one episode: (transcript, last step, invalid turns). A legal text where they are listed, else one that
@@ -69,14 +67,13 @@ def episode(env, seed, texts, turns=200, nonsense=.1):
     check_random(before)
     return transcript, step, sum(bool(turn[5]) for turn in transcript)
 
-
 # Gymnasium
 
 MOVES = ['left', 'down', 'right', 'up']
 TAXI = ['south', 'north', 'east', 'west', 'pick up', 'drop off']
 GYM = {'FrozenLake-v1': (MOVES, dict(render_mode='ansi'), None), 'Taxi-v4': (TAXI, dict(render_mode='ansi'), None),
-       'CliffWalking-v1': (['up', 'right', 'down', 'left'], dict(render_mode='ansi'),
-                           lambda reward, terminated, info: terminated), 'Blackjack-v1': (['stick', 'hit'], {}, None)}
+    'CliffWalking-v1': (['up', 'right', 'down', 'left'], dict(render_mode='ansi'),
+    lambda reward, terminated, info: terminated), 'Blackjack-v1': (['stick', 'hit'], {}, None)}
 
 def test_gymnasium():
     "Four of its environments keep our rules, and the picture says where the agent is."
@@ -109,13 +106,12 @@ def test_gymnasium_solved():
     for _ in range(200): step = taxi.step(taxi.legal()[0])
     assert step.done and step.info['truncated'] and not step.info['success']
 
-
 # TextArena: every game that needs no network
 
 TEXTS = ['[0]', '[1]', '[2]', '[3]', '[4]', '[0 1]', '[1 2]', '[up]', '[left]', '[right]', '[w]', '[d]', '[check]',
-         '[call]', '[bet]', '[fold]', '[cooperate]', '[defect]', '[rock]', '[paper]', '[pass]', '[a]', '[c4]', '[Call]',
-         '[hit]', '[stand]', '[roll]', '[hold]', '[play 1]', '[Accept]', '[Deny]', '[submit 1 1 1]', '[A5 B5 C10]',
-         '[e2e4]', '[continue]', 'xyzzy', '', 'I would rather talk about the weather.']
+    '[call]', '[bet]', '[fold]', '[cooperate]', '[defect]', '[rock]', '[paper]', '[pass]', '[a]', '[c4]', '[Call]',
+    '[hit]', '[stand]', '[roll]', '[hold]', '[play 1]', '[Accept]', '[Deny]', '[submit 1 1 1]', '[A5 B5 C10]',
+    '[e2e4]', '[continue]', 'xyzzy', '', 'I would rather talk about the weather.']
 
 LIMIT = 30  # seconds for a game; some would wait for a download for ever
 
@@ -155,8 +151,8 @@ def played(name):
             ends = [episode(env, seed, TEXTS, nonsense=0)[1] for seed in range(8)]
     except Exception as error: return dict(seats=len(env.seats), fault=told(error))
     return dict(seats=len(env.seats), turns=len(one) - 1, invalid=invalid,
-                without_forfeit=sum(end.done and not end.info['invalid'] for end in ends), done=step.done,
-                repeats=one == two, legal='legal' in step.info or any('vailable' in turn[1] for turn in one))
+        without_forfeit=sum(end.done and not end.info['invalid'] for end in ends), done=step.done,
+        repeats=one == two, legal='legal' in step.info or any('vailable' in turn[1] for turn in one))
 
 def test_textarena(monkeypatch):
     "At least 20 games end, twice alike from one seed, and leave the caller's generators alone."
@@ -170,22 +166,22 @@ def test_textarena(monkeypatch):
     good = [name for name, row in found.items() if row.get('done') and row.get('repeats')]
     fair = [name for name in good if found[name]['without_forfeit']]
     record['textarena'] = dict(tried=len(found), played_to_the_end=len(good),
-                               with_an_episode_of_8_that_ends_without_forfeit=len(fair), not_ended_in_200_turns=sorted(
-                                   name for name, row in found.items() if row.get('done') is False),
-                               not_repeatable=sorted(name for name, row in found.items()
-                                                     if row.get('repeats') is False),
-                               failed=sorted(name for name, row in found.items() if 'fault' in row), games=found)
+        with_an_episode_of_8_that_ends_without_forfeit=len(fair), not_ended_in_200_turns=sorted(
+        name for name, row in found.items() if row.get('done') is False),
+        not_repeatable=sorted(name for name, row in found.items()
+        if row.get('repeats') is False),
+        failed=sorted(name for name, row in found.items() if 'fault' in row), games=found)
     ran['textarena'] = f'{len(good)} of {len(found)} games played to the end, twice alike'
     print(Counter(row.get('fault', 'played')[:40] for row in found.values()))
     assert len(good) >= 20 and len(fair) >= 20, found
     assert not [row for row in found.values() if re.search('global generator', row.get('fault', ''))]
 
 @pytest.mark.parametrize('name, seats', [('TicTacToe-v0', 2), ('ConnectFour-v0', 2), ('KuhnPoker-v0', 2),
-                                         ('ThreePlayerTicTacToe-v0', 3), ('GuessTheNumber-v0', 1)])
+    ('ThreePlayerTicTacToe-v0', 3), ('GuessTheNumber-v0', 1)])
 def test_textarena_keeps_the_rules(name, seats):
     "The protocol's check, with clones, on games of one, two and three seats."
     check_env(from_textarena(name, seats), actions=('[0]', '[1]', '[4]', '[7]', '[check]', '[bet]', '[call]', '[fold]'),
-              turns=60)
+        turns=60)
 
 def test_textarena_by_hand():
     "A won and a forfeited game of TicTacToe."
@@ -196,11 +192,10 @@ def test_textarena_by_hand():
     assert step.info['legal'] == ['[2]', '[5]', '[6]', '[7]', '[8]'] and 'You are Player' not in step.observation
     step = env.step('[2]')
     assert step.done and step.reward == dict(player0=1.,
-                                             player1=-1.) and step.info['success'] == dict(player0=True, player1=False)
+        player1=-1.) and step.info['success'] == dict(player0=True, player1=False)
     env.reset(0)
     assert (step := env.step('nonsense')).info['invalid'] and not step.done and step.seat == 'player0'
     assert (step := env.step('[99]')).info['invalid'] and step.done and step.reward == dict(player0=-1., player1=1.)
-
 
 # OpenSpiel
 
@@ -229,7 +224,6 @@ def test_openspiel():
     record['openspiel'] = found
     ran['openspiel'] = 'eight games keep the rules; exact value of Kuhn poker; 200 random games of six of them'
 
-
 # TextWorld
 
 def test_textworld(tmp_path):
@@ -249,7 +243,6 @@ def test_textworld(tmp_path):
     report = check_env(from_textworld([path], horizon=12), turns=15, seeds=(0,))
     ran['textworld'] = 'a game written from a seed and compiled, won by its walkthrough, keeps the rules'
     record['textworld'] = dict(walkthrough=len(game.metadata['walkthrough']), report=dict(report))
-
 
 # OpenEnv
 
@@ -271,7 +264,7 @@ def guessing():
             self.left -= 1
             right = action.number == self.secret
             return Heard(text='right' if right else 'higher' if action.number < self.secret else 'lower',
-                         done=right or not self.left, reward=float(right))
+                done=right or not self.left, reward=float(right))
         @property
         def state(self): return State(step_count=6 - self.left)
     return Guessing, Say, Heard
@@ -280,7 +273,7 @@ def test_openenv():
     "An Environment of theirs in this process."
     Guessing, Say, Heard = guessing()
     env = from_openenv(Guessing, action=lambda text: Say(number=text), text=lambda heard: heard.text,
-                       state=lambda env, heard: [env.state.step_count, heard.text])
+        state=lambda env, heard: [env.state.step_count, heard.text])
     report = check_env(env, actions=tuple('12345678'))  # pydantic's ValidationError is a ValueError
     env.reset(2)
     assert env.step('four').info['invalid']
@@ -288,7 +281,6 @@ def test_openenv():
     assert step.info['success'] and step.reward == dict(player=1.)
     record['openenv'] = dict(report=dict(report))
     ran['openenv'] = 'an environment in this process and behind a server keeps the rules; by the address of the server'
-
 
 def test_openenv_server():
     "The same through their client and a server on this machine."
@@ -298,12 +290,12 @@ def test_openenv_server():
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
     server = uvicorn.Server(uvicorn.Config(create_app(*guessing(), max_concurrent_envs=4), host='127.0.0.1', port=port,
-                                           log_level='error'))
+        log_level='error'))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started: time.sleep(.05)
     env = from_openenv(f'http://127.0.0.1:{port}', action=lambda text: dict(number=int(text)),
-                       text=lambda heard: heard['text'])
+        text=lambda heard: heard['text'])
     try:
         secret = Random(3).randint(1, 8)
         assert env.reset(3).observation.startswith('Guess') and env.step('four').info['invalid']
@@ -319,7 +311,6 @@ def test_openenv_server():
         server.should_exit = True
         thread.join(10)
 
-
 # TRL
 
 def test_trl():
@@ -330,10 +321,10 @@ def test_trl():
     made = environment_factory(CueDoor)
     assert 'environment_factory' in inspect.signature(GRPOTrainer.__init__).parameters
     tools = [name for name, _ in inspect.getmembers(made, inspect.isfunction) if name not in ('reset', 'get_reward')
-             and not name.startswith('_')]
+        and not name.startswith('_')]
     schema = get_json_schema(made().act)['function']
     assert (tools == ['act'] and schema['parameters']['required'] == ['action']
-            and schema['parameters']['properties']['action']['type'] == 'string')
+        and schema['parameters']['properties']['action']['type'] == 'string')
     trainer = trainer_of(GRPOTrainer, GRPOConfig, Dataset, made)
     assert [tool.__name__ for tool in trainer.tools] == ['act'] and trainer.reward_func_names == ['CueDoor']
     ran['trl'] = 'its trainer takes our environment as a tool'
@@ -348,17 +339,16 @@ def trainer_of(GRPOTrainer, GRPOConfig, Dataset, made):
     raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token='<unk>'))
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token='<pad>', eos_token='<|im_end|>',
-                                        unk_token='<unk>')
+        unk_token='<unk>')
     from trl.chat_template_utils import qwen3_chat_template
     tokenizer.chat_template = qwen3_chat_template
     model = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(words), hidden_size=16, intermediate_size=16,
-                                         num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8))
+        num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8))
     rows = Dataset.from_list([dict(prompt=[dict(role='user', content='Play. ')], seed=seed) for seed in range(4)])
     with tempfile.TemporaryDirectory() as folder:
         args = GRPOConfig(folder, bf16=False, gradient_checkpointing=False, use_cpu=True, report_to='none',
-                          num_generations=2, per_device_train_batch_size=2, max_completion_length=4)
+            num_generations=2, per_device_train_batch_size=2, max_completion_length=4)
         return GRPOTrainer(model, args=args, train_dataset=rows, processing_class=tokenizer, environment_factory=made)
-
 
 # By name, and what a package says of itself
 
@@ -383,7 +373,7 @@ def test_minigrid():
 def test_gymnasium_by_name():
     "Words and guides from the documentation; options in the name."
     words = {'FrozenLake-v1': 'move left', 'Taxi-v4': 'drop off passenger', 'Blackjack-v1': 'hit',
-             'CartPole-v1': 'push cart to the right', 'Acrobot-v1': 'apply 0 torque to the actuated joint'}
+        'CartPole-v1': 'push cart to the right', 'Acrobot-v1': 'apply 0 torque to the actuated joint'}
     for name, word in words.items():
         env = load_env(f'gym:{name}')
         env.reset(0)
@@ -415,10 +405,10 @@ def test_trained_by_name(tmp_path, monkeypatch):
     warm = tiny_policy(lake, steps=60, pool=64, progress=False)
     shares = [evaluate(policy, lake, tasks=16, greedy=False, max_turns=20) for policy in (fresh, warm)]
     run = train(fresh, lake, load_recipe('grpo', steps=2, groups=2, group_size=2, test_tasks=4, max_turns=8),
-                tmp_path/'run', progress=False)
+        tmp_path/'run', progress=False)
     assert len(run.rows()) == 2 and shares[1] > shares[0]
     record['trained'] = dict(environment=lake.called, wins_of_random_play=len(wins.wins), random_games=wins.tried,
-                             success_untrained=shares[0], success_after_imitating_the_wins=shares[1])
+        success_untrained=shares[0], success_after_imitating_the_wins=shares[1])
 
 def test_textworld_by_name(tmp_path):
     "A game that tw-make compiled, by its path; a seed writes one where no path is given."
@@ -426,8 +416,8 @@ def test_textworld_by_name(tmp_path):
     import sys
     path = tmp_path/'one.z8'
     subprocess.run([str(Path(sys.executable).parent/'tw-make'), 'custom', '--world-size', '2', '--nb-objects', '3',
-                    '--quest-length', '2', '--seed', '7', '--output', str(path)], check=True, capture_output=True,
-                   timeout=300)
+        '--quest-length', '2', '--seed', '7', '--output', str(path)], check=True, capture_output=True,
+        timeout=300)
     env = load_env(f'textworld:{path}?horizon=9')
     step = env.reset(0)
     assert '$$' not in step.observation and step.info['legal'] and not step.observation.rstrip().endswith('0/1')
@@ -520,7 +510,7 @@ def test_alfworld(tmp_path, monkeypatch):
     place.mkdir(parents=True)
     grammar = Path(ALFRED_TWL2_PATH).read_text().replace('UNKNOWN GOAL', 'put a mug on the desk')
     (place/'game.tw-pddl').write_text(json.dumps(dict(pddl_domain=Path(ALFRED_PDDL_PATH).read_text(), grammar=grammar,
-                                                      pddl_problem=HOUSE, solvable=True)))
+        pddl_problem=HOUSE, solvable=True)))
     env = load_env('alfworld:train?horizon=12')
     step = env.reset(0)
     assert 'you see a desk 1, and a shelf 1' in step.observation and 'put a mug on the desk' in step.observation

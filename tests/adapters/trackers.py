@@ -21,9 +21,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = 'tensorboard', 'trackio', 'wandb', 'mlflow'
 record = {}
 
-
 def needs(name): return pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f'{name} is not installed')
-
 
 @pytest.fixture(scope='module', autouse=True)
 def kept(request):
@@ -32,7 +30,6 @@ def kept(request):
     if request.session.testsfailed > failed or len(record) < len(PACKAGES): return
     keep(circumstances('python -m pytest tests/adapters/trackers.py') | dict(
         packages={name: version(name) for name in PACKAGES}) | record, ROOT/'assets'/'results', 'trackers')
-
 
 @pytest.fixture
 def told(tmp_path, monkeypatch):
@@ -46,10 +43,9 @@ def told(tmp_path, monkeypatch):
         for steps, resume in ((2, False), (3, True)):
             recipe = load_recipe('grpo', steps=steps, groups=2, group_size=4, test_tasks=4)
             train(tiny_policy(KeyDoor()), KeyDoor(), recipe, tmp_path/'run', resume=resume, progress=False,
-                  on_row=report_to(names, table_every=2))
+                on_row=report_to(names, table_every=2))
         return Run(tmp_path/'run')
     return run
-
 
 @needs('tensorboard')
 def test_tensorboard(told, recwarn):
@@ -61,7 +57,6 @@ def test_tensorboard(told, recwarn):
     assert [e.value for e in seen.Scalars('reward')] == pytest.approx([row['reward'] for row in run.rows()])
     assert not [w for w in recwarn if 'is told of no more' in str(w.message)]
     record['tensorboard'] = 'one folder for both parts'
-
 
 @needs('trackio')
 def test_trackio(told, recwarn):
@@ -76,7 +71,6 @@ def test_trackio(told, recwarn):
     assert not [w for w in recwarn if 'is told of no more' in str(w.message)]
     record['trackio'] = 'one run for both parts, two tables'
 
-
 @needs('wandb')
 def test_wandb_offline(told, recwarn):
     run = told('wandb')
@@ -88,7 +82,6 @@ def test_wandb_offline(told, recwarn):
     assert all(name in data for name in (b'test_greedy', b'sampler_gap') for data in written)
     assert not [w for w in recwarn if 'is told of no more' in str(w.message)]
     record['wandb'] = 'offline, one id for both parts, tables'
-
 
 @needs('mlflow')
 def test_mlflow(told, recwarn):

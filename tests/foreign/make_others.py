@@ -17,36 +17,32 @@ from pathlib import Path
 
 ASK, CALL = 'What is 2 + 3?', dict(id='c1', type='function', function=dict(name='add', arguments='{"a": 2, "b": 3}'))
 TALK = [dict(role='assistant', content='', tool_calls=[CALL]), dict(role='tool', tool_call_id='c1', content='5'),
-        dict(role='assistant', content='It is 5.')]
-
+    dict(role='assistant', content='It is 5.')]
 
 def results(i, said, reward, cut=False):
     return dict(example_id=i, prompt=[dict(role='user', content=ASK)], completion=said, reward=reward, answer='5',
-                info={}, metrics=dict(exact=reward, turns=len(said)//2 + 1.), exact=reward, timing=dict(total_ms=7.),
-                is_completed=True, is_truncated=cut, stop_condition='no_tools_called', error=None, tool_defs=[],
-                token_usage=dict(input_tokens=30., output_tokens=12.))
-
+        info={}, metrics=dict(exact=reward, turns=len(said)//2 + 1.), exact=reward, timing=dict(total_ms=7.),
+        is_completed=True, is_truncated=cut, stop_condition='no_tools_called', error=None, tool_defs=[],
+        token_usage=dict(input_tokens=30., output_tokens=12.))
 
 def swift(step, rewards):
     call = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call><|im_end|>\n'
     answer = ('<|im_start|>user\n<tool_response>\n5\n</tool_response><|im_end|>\n'
-              '<|im_start|>assistant\nIt is {}.<|im_end|>')
+        '<|im_start|>assistant\nIt is {}.<|im_end|>')
     mean = sum(rewards)/len(rewards)
     asked = f'<|im_start|>user\n{ASK}<|im_end|>\n<|im_start|>assistant\n'
     return dict(step=[str(step)]*len(rewards), prompt=[asked]*len(rewards), completion=[
         call + answer.format(5 if r else 6) for r in rewards], accuracy=rewards, advantages=[r - mean for r in rewards])
 
-
 def rllm(i, rollout, output, correct):
     steps = [dict(id=f's{k}', input=asked, output=said, action=None, reward=0., done=k == 1, metadata=None)
-             for k, (asked, said) in enumerate([([dict(role='user', content=ASK)], 'add(2, 3)'), ('5', output)])]
+        for k, (asked, said) in enumerate([([dict(role='user', content=ASK)], 'add(2, 3)'), ('5', output)])]
     return dict(id=f'add-{i}:{rollout}', task=dict(id=f'add-{i}', instruction=ASK, metadata=dict(answer='5'),
-                                                   dataset_dir='add', sub_dir=None),
-                termination_reason='env_done' if correct else 'max_turns_exceeded', is_correct=correct,
-                trajectories=[dict(uid=f'u{rollout}', name='agent', task=None, steps=steps, reward=float(correct),
-                                   input=None, output=output, signals=dict(accuracy=float(correct)), metadata=None)],
-                artifacts={}, metrics={}, metadata={}, eval_idx=2*i + rollout)
-
+        dataset_dir='add', sub_dir=None),
+        termination_reason='env_done' if correct else 'max_turns_exceeded', is_correct=correct,
+        trajectories=[dict(uid=f'u{rollout}', name='agent', task=None, steps=steps, reward=float(correct),
+        input=None, output=output, signals=dict(accuracy=float(correct)), metadata=None)],
+        artifacts={}, metrics={}, metadata={}, eval_idx=2*i + rollout)
 
 def main(folder):
     def lines(path, *rows):
@@ -62,7 +58,6 @@ def main(folder):
         path.write_text(json.dumps(rllm(0, rollout, output, correct), indent=2))
     (folder/'rllm/meta.json').write_text(json.dumps(dict(dataset='add', model='mock', agent='react'), indent=2) + '\n')
     lines(folder/'messages/runs.jsonl', dict(messages=[dict(role='user', content=ASK), *TALK], reward=1., step=3),
-          dict(messages=[dict(role='user', content=ASK), dict(role='assistant', content='6')], reward=0., step=3))
-
+        dict(messages=[dict(role='user', content=ASK), dict(role='assistant', content='6')], reward=0., step=3))
 
 if __name__ == '__main__': main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)

@@ -16,8 +16,7 @@ from pathlib import Path
 
 WORDS = ['<pad>', '<end>', 'go', 'stay', 'north', 'south', 'user:', 'assistant:', '<script>']
 TEMPLATE = ("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }} {% endfor %}{% if add_generation_prompt "
-            "%}assistant: {% endif %}")
-
+    "%}assistant: {% endif %}")
 
 def parts():
     "A random model and a tokenizer of nine words; one of them is markup, as a model may write it."
@@ -27,20 +26,17 @@ def parts():
     words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token='<pad>'))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token='<pad>', eos_token='<end>',
-                                        chat_template=TEMPLATE)
+        chat_template=TEMPLATE)
     torch.manual_seed(0)
     shape = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1)
     return LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), pad_token_id=0, eos_token_id=1, bos_token_id=1,
-                                        **shape)), tokenizer
-
+        **shape)), tokenizer
 
 def text_of(completion): return completion if isinstance(completion, str) else completion[-1]['content']
-
 
 def moves(completions, **_):
     "Share of the words that are `go`."
     return [text_of(c).split().count('go')/max(1, len(text_of(c).split())) for c in completions]
-
 
 def brevity(completions, log_extra=None, **_):
     "One for at most three words. It also logs a text and a number, which stand in the dump beside the rewards."
@@ -50,7 +46,6 @@ def brevity(completions, log_extra=None, **_):
         log_extra('words', lengths)
     return [float(n <= 3) for n in lengths]
 
-
 def make(folder, prompts, rewards):
     "Two updates of four prompts' groups of four; what TRL wrote goes to folder/completions."
     from datasets import Dataset
@@ -58,19 +53,17 @@ def make(folder, prompts, rewards):
     model, tokenizer = parts()
     with tempfile.TemporaryDirectory() as out:
         config = GRPOConfig(output_dir=out, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to='none',
-                            save_strategy='no', disable_tqdm=True, seed=0,
-                            max_steps=2, logging_steps=1, log_completions=True, num_generations=4,
-                            per_device_train_batch_size=8, max_completion_length=6, learning_rate=1e-3)
+            save_strategy='no', disable_tqdm=True, seed=0,
+            max_steps=2, logging_steps=1, log_completions=True, num_generations=4,
+            per_device_train_batch_size=8, max_completion_length=6, learning_rate=1e-3)
         GRPOTrainer(model=model, processing_class=tokenizer, args=config, reward_funcs=rewards,
-                    train_dataset=Dataset.from_dict(dict(prompt=prompts))).train()
+            train_dataset=Dataset.from_dict(dict(prompt=prompts))).train()
         shutil.rmtree(Path(folder)/'completions', ignore_errors=True)
         shutil.copytree(Path(out)/'completions', Path(folder)/'completions')
-
 
 def main(folder):
     make(folder/'text', ['go north', 'stay south', 'go south', 'stay'], [moves, brevity])
     make(folder/'chat', [[dict(role='user', content=text)] for text in ('go north', 'stay south', 'go south', 'stay')],
-         [moves])
-
+        [moves])
 
 if __name__ == '__main__': main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent/'trl')

@@ -15,20 +15,18 @@ import sys
 from pathlib import Path
 
 ROWS = {1: [('user\n2 + 3?\nassistant\n', '<tool>add(2, 3)</tool>\nuser\n5\nassistant\nThe sum is 5.', '5', 1.),
-            ('user\n2 + 3?\nassistant\n', 'It is 6.', '5', 0.),
-            ('user\nПривет, 走る?\nassistant\n', '<script>alert("x")</script>', 'run', 0.),
-            ('user\nПривет, 走る?\nassistant\n', 'run \x1b[31mred\x1b[0m \u202eabc', 'run', 1.)],
-        2: [('user\n7 + 1?\nassistant\n', '8', '8', 1.), ('user\n7 + 1?\nassistant\n', 'eight, that is 8', '8', 1.),
-            ('user\n7 + 1?\nassistant\n', '9', '8', 0.)]}
-
+    ('user\n2 + 3?\nassistant\n', 'It is 6.', '5', 0.),
+    ('user\nПривет, 走る?\nassistant\n', '<script>alert("x")</script>', 'run', 0.),
+    ('user\nПривет, 走る?\nassistant\n', 'run \x1b[31mred\x1b[0m \u202eabc', 'run', 1.)],
+    2: [('user\n7 + 1?\nassistant\n', '8', '8', 1.), ('user\n7 + 1?\nassistant\n', 'eight, that is 8', '8', 1.),
+    ('user\n7 + 1?\nassistant\n', '9', '8', 0.)]}
 
 def main(folder):
     folder.mkdir(parents=True, exist_ok=True)
     for step, rows in ROWS.items():
         lines = [json.dumps(dict(input=a, output=b, gts=c, score=d, step=step, acc=bool(d), request_id=f'{step}-{i}'),
-                            ensure_ascii=False) + '\n' for i, (a, b, c, d) in enumerate(rows)]
+            ensure_ascii=False) + '\n' for i, (a, b, c, d) in enumerate(rows)]
         text = ''.join(lines)
         (folder/f'{step}.jsonl').write_text(text if step == 1 else text[:-60], encoding='utf-8', newline='\n')
-
 
 if __name__ == '__main__': main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent/'verl')
