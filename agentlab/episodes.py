@@ -685,7 +685,8 @@ def check_unfolded(path, free=2**28,  # a Parquet file; bytes that any file may 
     "Refuse a file that unfolds to far more than it is, or is no Parquet, before it is read. Raises ValueError."
     size, needed = Path(path).stat().st_size, unfolded(path)
     if needed > max(free, fold*size):
-        raise ValueError(f'{path} has {size:,} bytes and unfolds to {needed:,}: no rollout does, so it was not read')
+        raise ValueError(f'{path} has {size:,} bytes and unfolds to {needed:,}: no rollout does that, so it '
+                         f'was not read')
 
 def read_file(path)->tuple:  # a pyarrow table, labels with their keys
     "What `save` wrote, as in the file. ValueError: a newer schema, missing columns, damage, or unfolds to far more."

@@ -217,7 +217,7 @@ def record_hack(asked) -> None:
             for name, found in rows.items()}
     facts = circumstances('python tools/real.py hack') | dict(seeds=asked.seeds, curves=curves, last_three=ends, said={
         name: found[0]['said'] for name, found in rows.items()})
-    keep(dict(schema_version=1) | facts, asked.out, 'real_hack')
+    keep(dict(schema_version=1) | facts, asked.out, 'real_hack', packed=True)
     for name, found in ends.items():
         print(name, {what: f"{x['mean']:.2f} [{x['low'] or 0:.2f}, {x['high'] or 0:.2f}]" for what, x in found.items()})
 
@@ -287,7 +287,7 @@ def record_entropy(asked) -> None:
                        least=-float('inf'))['x']
     facts = circumstances('python tools/real.py entropy') | dict(seeds=asked.seeds, positions=positions,
                                                                  difference=change)
-    keep(dict(schema_version=1) | facts, asked.out, 'real_tool_entropy')
+    keep(dict(schema_version=1) | facts, asked.out, 'real_tool_entropy', packed=True)
     print(f"after minus before: {change['mean']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}]")
 
 

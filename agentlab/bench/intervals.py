@@ -63,7 +63,8 @@ def checked(*samples, paired: bool = False)->tuple:
         if not sample: raise ValueError('scores are empty: give at least one environment with one run')
         for env, x in sample.items():
             if x.ndim != 1 or not len(x) or not np.isfinite(x).all():
-                raise ValueError(f'scores of {env!r} are {x.tolist()}: give a list of finite numbers, no lost runs')
+                raise ValueError(f'scores of {env!r} are {x.tolist()}: give a list of finite numbers, and leave '
+                                 f'lost runs out')
         if set(sample) != set(found[0]):
             raise ValueError(f'the samples have the environments {sorted(found[0])} and {sorted(sample)}: compare on '
                              f'those that both have')

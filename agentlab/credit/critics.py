@@ -40,15 +40,17 @@ def _whiten(x, eps):
 def _check_critic(b, value, level, first):
     "Refuse what `gae` cannot read, before it computes."
     if level not in ('token', 'turn'):
-        raise ValueError(f"level={level!r}: use 'token' (a value for every action token) or 'turn' (one for each turn)")
+        raise ValueError(f"level={level!r}: use 'token' (a value for every action token) or 'turn' (one for "
+                         f"every turn)")
     column = need(b.tokens, value, f'gae compares with a critic and reads tokens.{value}',
                   f'Set it with batch.with_action({value}=values), one float per action token.')
     read = b.actions[first] if level == 'turn' else b.actions
     for name, x in ((f'tokens.{value}', column[read]), ('turns.reward', b.turns.reward),
                     ('episodes.last_value', b.episodes.last_value)):
         if not x.isfinite().all():
-            raise ValueError(f'{int((~x.isfinite()).sum())} of {len(x)} values of {name} are NaN or infinite, and one '
-                             f'would spoil all turns before it. Set them, or leave these episodes out: batch.select.')
+            raise ValueError(f'{int((~x.isfinite()).sum())} of {len(x)} values of {name} are NaN or infinite, '
+                             f'and one would spoil all turns before it. Set them, or leave these episodes out with '
+                             f'batch.select.')
     return column.index_select(0, read).to(b.turns.reward)
 
 def _steps(b, value, gamma, lam, level, lam_value=None):

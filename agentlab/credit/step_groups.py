@@ -65,7 +65,8 @@ def gigpo(b:Batch,          # episodes; turns need `state`
     need(b.turns, 'state', 'gigpo compares turns by state',
          "Give your environment a state in info['state'], or use grpo.")
     if faithful and rows != 'turn':
-        raise ValueError(f'rows={rows!r} together with faithful=True, where every turn votes; leave one of them out')
+        raise ValueError(f'rows={rows!r} together with faithful=True, which lets every turn vote; leave one '
+                         f'of them out')
     peers = b.of_turn('group', 'seat')
     state = b.turns.state if similarity is None else similar_states(b, similarity, faithful)
     episode = compare(b.of_turn('outcome'), peers, scale, ddof, eps, singleton, b.unit(rows))  # eq. 3

@@ -25,7 +25,8 @@ def rlvmr(b:Batch,        # episodes; turns need `tag` (integer, -1: none) and `
     faithful:bool=False)->Tensor:  # True, as released: step_weight=1 -> (action tokens,) float64 advantage
     "Episode advantage and meta-reasoning reward among turns of the same tag (RLVMR, Zhang et al. 2025)."
     if (alpha is not None) + (step_weight is not None) + faithful > 1:
-        raise ValueError(f'alpha={alpha}, step_weight={step_weight}, faithful={faithful} each weigh; give one of them')
+        raise ValueError(f'alpha={alpha}, step_weight={step_weight}, faithful={faithful} are three ways to weigh; give '
+                         f'one of them')
     hint = 'Set both with batch.with_turns(tag=..., meta=...); agentlab.reward has tag_of and meta_reasoning for it.'
     tag, meta = (need(b.turns, column, 'rlvmr compares turns by tag', hint) for column in ('tag', 'meta'))
     alpha, step_weight = .5 if alpha is None else alpha, 1. if faithful else step_weight

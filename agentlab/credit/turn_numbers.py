@@ -40,7 +40,8 @@ def ui_s1(b:Batch,         # episodes; turns need `matched` (1: as the expert, 0
     "Episode advantage plus the return until the next mismatch among turns of one number (UI-S1, Lu et al. 2025)."
     returns, peers = matched_return(b, gamma), b.of_turn('group', 'seat')
     if faithful and rows:
-        raise ValueError(f"rows={rows!r} together with faithful=True, where every turn votes; leave one of them out")
+        raise ValueError(f"rows={rows!r} together with faithful=True, which lets every turn vote; leave one "
+                         f"of them out")
     score = b.turns.reward if faithful else b.of_turn('outcome')
     episode = compare(score, peers, scale, ddof, eps, singleton, b.unit('turn' if faithful else rows or 'episode'))
     step = compare(returns, same(peers, turn_number(b)), scale, ddof, eps, singleton='zero')

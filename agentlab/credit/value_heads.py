@@ -24,7 +24,8 @@ def hl_gauss(targets:Tensor,  # (...,) values to be learned; beyond the support 
     if not ratio > 0:
         raise ValueError(f'ratio={ratio}: it is the deviation in bin widths; use a positive number, often .75')
     if targets.isnan().any():
-        raise ValueError(f'{int(targets.isnan().sum())} of {targets.numel()} targets are NaN. Leave them out.')
+        raise ValueError(f'{int(targets.isnan().sum())} of {targets.numel()} targets are NaN. Leave them out before '
+                         f'the loss.')
     edges = support.to(targets)
     sigma = ratio*(edges[-1]-edges[0])/(len(edges)-1)
     below = torch.special.ndtr((edges - targets.clamp(edges[0], edges[-1])[..., None])/sigma)  # mass below every edge

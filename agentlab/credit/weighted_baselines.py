@@ -97,7 +97,8 @@ def gpg(b:Batch,          # episodes; several episodes per group
 )->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the mean of its group, times a factor for the groups without a difference (GPG, Chu et al. 2025)."
     if faithful and not (alpha is None and scale is None):
-        raise ValueError(f'alpha={alpha}, scale={scale!r}: faithful=True sets both, as released; leave them out')
+        raise ValueError(f'alpha={alpha}, scale={scale!r}: faithful=True sets both, as the release does; '
+                         f'leave them out')
     outcome, peers, episode = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.turns.episode
     counts = (outcome != 0) if faithful else ~group_constant(outcome, peers)
     if alpha is None:

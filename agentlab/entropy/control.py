@@ -62,10 +62,12 @@ def entropy_penalty(entropy:Tensor,  # (action tokens,) of the policy in trainin
     faithful:bool=False)->Tensor:  # True, as released: a constant, so without a gradient -> (action tokens,) nats
     "How far entropy is outside the range that history allows (EPO, Xu et al. 2025)."
     if not 0 <= low <= high:
-        raise ValueError(f'low={low}, high={high}: they bound the range; use 0 <= low <= high, often .8 and 1.2')
+        raise ValueError(f'low={low}, high={high}: they bound the range from below and above; use 0 <= low <= high, '
+                         f'often .8 and 1.2')
     check_flat(entropy=entropy, history=history)
     if len(entropy) != len(history):
-        raise ValueError(f'history has {len(history)} values for {len(entropy)} action tokens: one per action token')
+        raise ValueError(f'history has {len(history)} values for {len(entropy)} action tokens; give one per '
+                         f'action token')
     alpha = (.1 if faithful else 2.) if alpha is None else alpha
     floor, ceiling = low*history.to(entropy), high*history.to(entropy)
     if faithful: penalty = alpha*(~((floor < entropy) & (entropy < ceiling))).to(entropy)
@@ -88,7 +90,8 @@ def log_gradient(coefficient:float, entropy:float,  # above 0; of this step, nat
     target:float, rate:float=1.)->float:  # nats a token; step size, per nat
     "The next coefficient: its logarithm moves by rate*(target - entropy) (SAC's temperature)."
     if not coefficient > 0:
-        raise ValueError(f'coefficient={coefficient}: a logarithm needs a start above 0, such as .001; or use additive')
+        raise ValueError(f'coefficient={coefficient}: a logarithm needs a start above 0, such as .001; or use the '
+                         f'rule additive')
     return coefficient*math.exp(rate*(target-entropy))
 
 def additive(coefficient:float, entropy:float,  # from 0; of this step, nats a token

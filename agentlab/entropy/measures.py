@@ -93,7 +93,8 @@ def top_k_entropy(logps:Tensor,  # (tokens, k) log-probabilities of the k most l
         raise ValueError(f'vocabulary={vocabulary} is smaller than the {p.shape[1]} log-probabilities of a token; give '
                          f'the size of the whole vocabulary')
     if (total > 1+1e-4).any():
-        raise ValueError(f"a token's probabilities sum to {total.max().item():.4f}; give log-probabilities, not logits")
+        raise ValueError(f'the probabilities of a token sum to {total.max().item():.4f}; give log-probabilities, '
+                         f'not logits')
     partial, rest, least = torch.special.entr(p).sum(1), (1-total).clamp(min=0), p.amin(1)
     if not others: rest = torch.zeros_like(rest)
     whole = torch.where(rest > 0, (rest/least).floor(), 0)

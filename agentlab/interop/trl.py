@@ -40,7 +40,8 @@ def hand_over(batch: Batch,              # tokens need old_logp, and ref_logp wh
     lengths = torch.unique_consecutive(part.tokens.row, return_counts=True)[1]
     cut, count = int(place[:, 1].min()), count or len(ids)
     if cut == 0:
-        raise ValueError('a row begins with an action token, which nothing predicts. Give first turns context ids.')
+        raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some '
+                         'context ids.')
     width = cut + math.ceil((ids.shape[1] - cut)/multiple)*multiple
     full = torch.full((count, width), pad_id, device=ids.device)
     full[:len(ids), :ids.shape[1]] = ids
@@ -102,7 +103,8 @@ def fixed_fields(recipe: Recipe)->dict:  # GRPOConfig's fields whose values the 
     if r.kl_coef and kl is not kl_k3:
         raise ValueError(f'kl={kl.__name__}: GRPOTrainer has kl_k3 only. Use kl=kl_k3, or agentlab.train.')
     if r.kl_coef and given.get('bound') is not None:
-        raise ValueError(f"kl_k3 with bound={given['bound']}: GRPOTrainer has none. Drop it, or use agentlab.train.")
+        raise ValueError(f"kl_k3 with bound={given['bound']}: GRPOTrainer has no bound. Leave it out, or use "
+                         f"agentlab.train.")
     if r.kl_coef: loss['use_bias_correction_kl'] = given.get('corrected', False)
     return loss | dict(learning_rate=r.lr, weight_decay=r.weight_decay, max_grad_norm=r.max_grad_norm,
                        temperature=r.temperature, bf16=r.precision == 'bf16',
@@ -157,7 +159,8 @@ def check_config(args,  # trl.GRPOConfig
         raise ValueError(f'args={type(args).__name__}: another trainer\'s config. GMPOTrainer, for one, takes one '
                          f'advantage a row only. Give a GRPOConfig: trl_config(recipe, output_dir).')
     if args.loss_type == 'bnpo' and args.steps_per_generation*args.world_size > 1:
-        raise ValueError("loss_type='bnpo': the mean of the means of pieces is not that over the tokens. Use 'dapo'.")
+        raise ValueError("loss_type='bnpo': the mean of the means of pieces is not the mean over the tokens. "
+                         "Use 'dapo'.")
     free = recipe.objective is of_trl
     for name, (value, why) in NEUTRAL.items():
         found = getattr(args, name)
@@ -198,7 +201,8 @@ def check_steps(args, recipe: Recipe):
         raise ValueError('zero_stage=3: the parts of the weights are not brought together for playing. Use ZeRO up to '
                          'stage 2, or FSDP.')
     if recipe.groups < args.world_size:
-        raise ValueError(f'groups={recipe.groups}: {args.world_size} processes play whole groups; give as many.')
+        raise ValueError(f'groups={recipe.groups}: {args.world_size} processes play whole groups, so give at '
+                         f'least as many.')
 
 def check_hosted(recipe: Recipe):
     "Refuse what TRL's loop has no place for. Raises ValueError naming the field and the remedy."

@@ -52,7 +52,8 @@ def from_verl(token_level_rewards: Tensor,  # (rows, longest)
         raise ValueError(f'token_level_rewards has shape {tuple(token_level_rewards.shape)} and response_mask '
                          f'{tuple(response_mask.shape)}; give both as (rows, longest response)')
     if index is not None and len(index) != len(response_mask):
-        raise ValueError(f'index has {len(index)} names for {len(response_mask)} rows; give one per row (verl: uid)')
+        raise ValueError(f'index has {len(index)} names for {len(response_mask)} rows; give one per row '
+                         f'(verl: the uid)')
     tables, owner = _tables(response_mask)
     wide, has = (token_level_rewards.double(), owner[:, 0] >= 0 if owner.shape[1]
                  else owner.new_zeros(len(owner), dtype=torch.bool))
@@ -430,7 +431,8 @@ _LAZY = dict(TurnRewardOutput=_output_class, AgentlabAgentLoop=_agent_loop_class
 def __getattr__(name):
     "The classes that stand on verl's own are made when somebody asks for them."
     if name in _LAZY and find_spec('verl') is None:
-        raise ImportError(f'{name} needs verl: pip install verl==0.9.1, in an environment of its own')
+        raise ImportError(f'agentlab.interop.verl.{name} needs verl: pip install verl==0.9.1, in an environment '
+                          f'of its own')
     if name in _LAZY: return _LAZY[name]()
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 

@@ -484,8 +484,9 @@ def without_code(name):
     try: yield
     except ValueError as e:
         if 'trust_remote_code' not in str(e): raise
-        raise ValueError(f'{name} needs Python code that came with it, and agentlab runs none: it would have all your '
-                         f'rights. Give a model that transformers knows, or convert it where you trust it.') from None
+        raise ValueError(f'{name} needs Python code that came with it, and agentlab runs none: it would run with all '
+                         f'your rights. '
+                         'Give a model that transformers knows, or convert it where you trust it.') from None
 
 @contextmanager
 def fetching(name):

@@ -424,7 +424,8 @@ class VLLMSampler:
         top: int = 20,           # likeliest tokens that are reported, for the entropy; --max-logprobs must not be less
         tolerance: float = .5):  # nats: largest mean distance between the log-probabilities of engine and policy
         if top < 1:
-            raise ValueError(f'top={top}: the entropy is estimated from the likeliest tokens; ask for 1, better for 20')
+            raise ValueError(f'top={top}: the entropy is estimated from the likeliest tokens; ask for 1 at least, '
+                             f'better 20')
         self.engine, self.top, self.tolerance, self.known, self.seen = (engine, top, tolerance,
                                                                         weakref.WeakValueDictionary(), {})
         self.home = None if folder else Lasting(Path(tempfile.mkdtemp(prefix='agentlab-adapters-')))
@@ -534,8 +535,9 @@ def check_convention(temperature: float, top_p: float, scaled: bool):
                          f'which those of the full softmax cannot be had. Give top_p=1; or, at temperature 1, start it '
                          f'with --logprobs-mode raw_logprobs.')
     if not scaled and temperature != 1:
-        raise ValueError(f'temperature={temperature}: this engine reports log-probabilities before it (raw_logprobs). '
-                         f'Start it with --logprobs-mode processed_logprobs, or sample at temperature 1.')
+        raise ValueError(f'temperature={temperature}: this engine reports log-probabilities before the '
+                         f'temperature (raw_logprobs). Start it with --logprobs-mode processed_logprobs, or sample at '
+                         f'temperature 1.')
 
 def completion(said: Said, ask: Ask, vocabulary: int)->Completion:
     "An answer as agentlab has it; truncated_logprobs are NaN where the likely tokens lack some of what top-p kept."

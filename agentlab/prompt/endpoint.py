@@ -78,7 +78,8 @@ class Endpoint:
             answer = httpx.request('GET' if body is None else 'POST', f'{self.url}/{path}', json=body,
                                    timeout=self.timeout, headers=dict(Authorization=f'Bearer {key}') if key else {})
         except httpx.TimeoutException:
-            raise NotNow(f'{self.url} has not answered within {self.timeout} s. Raise timeout, or see to it.') from None
+            raise NotNow(f'{self.url} has not answered within {self.timeout} s. Raise timeout, or look at '
+                         f'the server.') from None
         except (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError) as e:
             raise NotNow(f'{self.url} cannot be reached: {without(str(e), key)}') from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:

@@ -187,7 +187,8 @@ def pareto_chances(scores:Tensor  # (instructions, questions)
 )->Tensor:  # (instructions,) float64 probability to be a parent
     "Proportional to the number of fronts among the survivors."
     if scores.ndim != 2 or not scores.numel():
-        raise ValueError(f'scores has shape {tuple(scores.shape)}: give (instructions, questions), at least one each')
+        raise ValueError(f'scores has shape {tuple(scores.shape)}: give (instructions, questions), at least '
+                         f'one of each')
     if torch.isnan(scores).any(): raise ValueError('scores holds NaN: score every instruction on every question')
     kept = survivors(scores)
     counts = torch.zeros(len(scores), dtype=torch.float64)

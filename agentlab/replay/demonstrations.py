@@ -55,7 +55,8 @@ def rl_plus(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # 
 )->Tensor:                # (action tokens,) loss
     "Clipped loss on-policy, multiple importance sampling and exploration on demonstrations (RL-PLUS, 2508.00222)."
     if faithful and (low, high) != (None, None):
-        raise ValueError(f'low={low}, high={high} together with faithful=True, which has no clip; leave them out')
+        raise ValueError(f'low={low}, high={high} together with faithful=True, which takes the clip away; '
+                         f'leave them out')
     if not explore >= 0: raise ValueError(f'explore={explore}: it is the power of 1-p and must be 0 or more, often .5')
     if not 0 <= least <= most:
         raise ValueError(f'least={least}, most={most}: ratios are clamped between them; give 0 <= least <= most')

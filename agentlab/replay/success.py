@@ -36,7 +36,8 @@ def swap_in(b:Batch, past:Batch,  # k past episodes with the same columns (see `
     "Replace episodes by past ones, which take over their group and game."
     where = torch.as_tensor(where, dtype=torch.int64, device=b.episodes.group.device)
     if len(where) != len(past) or len(where.unique()) != len(where):
-        raise ValueError(f'where={where.tolist()} for {len(past)} past episodes: name one for each, none twice')
+        raise ValueError(f'where={where.tolist()} for {len(past)} past episodes: name one episode for each, no '
+                         f'episode twice')
     if not len(where): return b
     if not (b.episodes.seat[where] == past.episodes.seat).all():
         raise ValueError('a past episode has another seat than the one it replaces; draw from those of the same seat')

@@ -41,7 +41,8 @@ def _marks(b, item):
                  f'Let a judge mark it: batch.with_turns({item}=marks) with 1, 0, or NaN for not on the list.').double()
     odd = marks[~((marks == 0) | (marks == 1) | marks.isnan())]
     if len(odd):
-        raise ValueError(f'checklist: turns.{item} holds {odd[0].item()}; items are binary: 1, 0, or NaN if not listed')
+        raise ValueError(f'checklist: turns.{item} holds {odd[0].item()}; items are binary: 1, 0, or NaN for not '
+                         f'on the list')
     return marks
 
 def _per_item(name, values, items, default):

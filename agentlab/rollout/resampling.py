@@ -63,7 +63,8 @@ def dynamic_sampling(policy, env, seeds:list, group_size:int=1, tasks:list=None,
     "Play fresh tasks until every group passes the filter, at most `rounds` times (DAPO's dynamic sampling)."
     groups = _numbers(seeds, tasks, groups, rounds, 'rounds')
     if tasks is not None and fresh is None:
-        raise ValueError('dynamic_sampling was given tasks, and needs fresh=function of a seed that returns another')
+        raise ValueError('dynamic_sampling was given tasks, and needs fresh=function of a seed that returns '
+                         'another one')
     def again(r, left):
         new = [seeds[i] if r == 0 else derive(seed, 'fresh', r, groups[i]) for i in left]
         those = None if tasks is None else [tasks[i] if r == 0 else fresh(s) for i, s in zip(left, new)]

@@ -126,7 +126,8 @@ def scaling_inter(step:int,  # updates behind the policy
     if every < 1 or not turns:
         raise ValueError(f'every={every}, turns={turns}: give an interval from 1 and at least one number of turns')
     if resumed is not None and not faithful:
-        raise ValueError(f'resumed={resumed}: only the released counter reads it; add faithful=True or leave it out')
+        raise ValueError(f'resumed={resumed}: only the released counter depends on it; add faithful=True or '
+                         f'leave it out')
     if resumed is not None and not 0 <= resumed <= step:
         raise ValueError(f'resumed={resumed}, step={step}: a run is resumed at an update from 0 to the present one')
     last, stage = len(turns) - 1, step//every

@@ -19,7 +19,8 @@ note = ('The context is nearly full and will be cleared. Write down all that is 
 def makes_windows(policy, who:str):
     "Refuse a chat that opens windows, for a rollout that does so by itself."
     if getattr(policy.chat, 'rewrites', False) == 'window':
-        raise ValueError(f"{who} opens windows of its own, as does Chat(rewrites='window'): use rewrites=True, or play")
+        raise ValueError(f"{who} opens windows of its own, and so does Chat(rewrites='window'): use rewrites=True, or "
+                         f"play")
 
 def with_summaries(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,  # as for `play`

@@ -31,7 +31,8 @@ def pfsp(win_rates,  # (opponents,) my win rate against each, a tie counts half;
     if x.ndim != 1 or not len(x):
         raise ValueError(f'win_rates has shape {tuple(x.shape)}; give one rate per opponent, at least one')
     if ((x < 0) | (x > 1)).any():
-        raise ValueError(f'win_rates={x.tolist()}: rates are from 0 to 1; of a payoff from -1 to 1 give (1 + payoff)/2')
+        raise ValueError(f'win_rates={x.tolist()}: rates are from 0 to 1; for a payoff from -1 to 1 give (1 + '
+                         f'payoff)/2')
     weights = weigh(torch.where(x.isnan(), .5, x))
     if not ((weights >= 0) & (weights < torch.inf)).all():
         raise ValueError(f'weigh gave {weights.tolist()}; weights must be finite and from 0')

@@ -196,7 +196,8 @@ class Drawn:
         seat: str|None = None,  # of the learner; None: drawn for every group
         groups: int = 8):       # of an update
         if len(players) != len(shares) or not len(players):
-            raise ValueError(f'{len(players)} players and {len(shares)} shares: give each one, and at least one player')
+            raise ValueError(f'{len(players)} players and {len(shares)} shares: give one share for each, and at least '
+                             f'one player')
         if seat is not None and seat not in seats: raise ValueError(f'seat={seat!r}: the game has {tuple(seats)}')
         self.seed, self.players, self.shares, self.seats, self.seat, self.groups = seed, tuple(
             players), torch.as_tensor(shares, dtype=torch.float64), tuple(seats), seat, groups

@@ -40,7 +40,8 @@ def tally(games,       # list of (player, other, score): score in [0, 1] is the 
         if player == other or not {player, other} <= set(number):
             raise ValueError(f'{player!r} against {other!r}: give two different ones of the players {players}')
         if not 0 <= score <= 1:
-            raise ValueError(f'score={score!r} of {player!r} against {other!r}: a win is 1, a loss 0, a tie .5')
+            raise ValueError(f'score={score!r} of {player!r} against {other!r}: give 1 for a win, 0 for a loss, .5 '
+                             f'for a tie')
     one, two = (torch.tensor([number[game[k]] for game in games], dtype=torch.int64) for k in (0, 1))
     score, n = torch.tensor([float(game[2]) for game in games], dtype=torch.float64), len(players)
     points = (torch.zeros(n*n, dtype=torch.float64).index_add_(0, one*n + two, score)
@@ -100,7 +101,8 @@ def bradley_terry(r:Results,  # of `tally`; a tie counts as half a win and half 
     "Strengths that make the results most likely (Bradley and Terry 1952), with standard errors from the curvature."
     if not r.players: raise ValueError('there are no players; give `tally` some games, or names in players=')
     if not prior > 0:
-        raise ValueError(f'prior={prior!r}: give a precision above 0; without, a player who always won has no strength')
+        raise ValueError(f'prior={prior!r}: give a precision above 0; without one, a player who always won has '
+                         f'no strength')
     n, eye = len(r.players), torch.eye(len(r.players), dtype=torch.float64)
     strength = torch.zeros(n, dtype=torch.float64)
     for _ in range(steps):

@@ -96,7 +96,8 @@ def _read_json(path: Path)->dict:
         raise ValueError(f'{path} is damaged ({in_words(e)}). `agentlab view {path.parent}/episodes` shows what was '
                          f'played, if it was kept.') from None
     if not isinstance(info, dict) or not isinstance(info.get('schema_version', 0), int):
-        raise ValueError(f'{path} is damaged: it holds no object with a schema_version. `agentlab runs` lists runs.')
+        raise ValueError(f'{path} is damaged: it holds no object with a schema_version. `agentlab runs` lists '
+                         f'the runs.')
     if info.get('schema_version', 0) > SCHEMA_VERSION:
         raise ValueError(f"{path} has schema_version {info['schema_version']}, this agentlab reads up to "
                          f"{SCHEMA_VERSION}. Upgrade agentlab-rl.")
@@ -162,7 +163,8 @@ def open_run(folder, facts: dict,  # what makes the run: recipe, environment, po
     run = Run(folder)
     old = run.info if (run.folder / 'run.json').exists() else None
     if old is not None and not resume:
-        raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give another.')
+        raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give '
+                              f'another folder.')
     if old is not None: _same_facts(old['facts'], json.loads(json.dumps(facts)), folder, defaults or {})
     run.folder.mkdir(parents=True, exist_ok=True)
     info = dict(schema_version=SCHEMA_VERSION, created=time.strftime('%Y-%m-%dT%H:%M:%S'), versions=_versions(),
@@ -177,7 +179,8 @@ def check_goes_on(folder, resume: bool, **facts):
     run = Run(folder)
     if not (run.folder / 'run.json').exists(): return
     if not resume:
-        raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give another.')
+        raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give '
+                              f'another folder.')
     known = run.info['facts']
     old = {name: {key: (known.get(name) or {}).get(key) for key in asked} for name, asked in facts.items()}
     _same_facts(old, json.loads(json.dumps(facts)), folder, {})

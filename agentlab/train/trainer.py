@@ -284,7 +284,8 @@ def finite(name: str, x: Tensor, remedy: str):
     "Raise Skip where a number is NaN or infinite."
     bad = ~torch.isfinite(x)
     if bad.any():
-        raise Skip(f'{int(bad.sum())} of {len(x)} values of {name} are NaN or infinite: no update was made. {remedy}')
+        raise Skip(f'{int(bad.sum())} of {len(x)} values of {name} are NaN or infinite, so this update was not '
+                   f'made. {remedy}')
 
 def reference_logp(training: Training, batch: Batch)->Tensor:
     "Log-probabilities of the policy that training began with: a copy, or the model with its adapter of then."

@@ -401,7 +401,8 @@ class Asking(RowLog):
     def ask_stop(self):
         "Ask the process that trains in this run folder to end after its present update; `follow` notices when it has."
         if self.folder is None:
-            raise ValueError('this dashboard knows no run folder with a run.json, so nobody to ask: use stop()')
+            raise ValueError('this dashboard knows no run folder with a run.json, so there is nobody to ask: '
+                             'use stop()')
         try: (self.folder/'stop').touch()
         except OSError as e:
             self.error = f'cannot ask: {e}'

@@ -196,7 +196,8 @@ _STYLE = Html(f'<style>{sheet("microscope")}</style>')
 def _few(estimators):
     "Refuse what does not fit on a screen."
     if len(estimators) > LIMIT:
-        raise ValueError(f'{len(estimators)} estimators: {LIMIT} fit beside. Leave out {len(estimators) - LIMIT}.')
+        raise ValueError(f'{len(estimators)} estimators: {LIMIT} fit side by side. Leave out '
+                         f'{len(estimators) - LIMIT}.')
     return estimators
 
 def _value(value, largest, name)->dict:
@@ -308,9 +309,11 @@ class _Numbers(Computed):
         estimators:dict|None=None):
         turns = small_turns() if turns is None else turns
         if len(turns) > TURNS:
-            raise ValueError(f'{len(turns)} turns: the microscope shows {TURNS}. Give it one group, or view.turn_grid.')
+            raise ValueError(f'{len(turns)} turns: the microscope shows {TURNS}. Give it one group, or use '
+                             f'view.turn_grid.')
         if estimators is not None and not estimators:
-            raise ValueError('estimators={}: give at least one, such as dict(grpo=grpo), or None for agentlab.credit')
+            raise ValueError('estimators={}: give at least one, such as dict(grpo=grpo), or None for those of '
+                             'agentlab.credit')
         self.offered = _readable(turns) if estimators is None else dict(_few(estimators))
         self.shown = ([name for name in ('grpo', 'rloo', 'gigpo', 'mars') if name in self.offered] if estimators is None
                       else list(self.offered))
