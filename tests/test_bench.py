@@ -11,6 +11,7 @@ import torch
 
 from later import needs
 needs('trl', '1.16')
+from agentlab.bench import kept
 from bench import training_step as bench
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,7 +93,7 @@ def test_command(tmp_path, monkeypatch, found):
     monkeypatch.setattr(bench, 'measure', lambda *how: asked.append(how) or found)
     monkeypatch.setattr(bench, 'memory', lambda *how: asked.append(how) or dict.fromkeys(bench.SIDES, 1.))
     main.__wrapped__(turns='2', episodes=4, repeats=1, only='training_step', out=str(tmp_path))
-    record = json.loads((tmp_path/'training_step.json').read_text())
+    record = kept(tmp_path, 'training_step')
     assert {'date', 'versions', 'command', 'machine', 'turns'} <= set(record) and asked == [(2, 4, 1), (2, 4)]
     assert record['command'] == 'python tools/bench --turns 2 --episodes 4 --repeats 1'
 
@@ -123,7 +124,7 @@ def test_a_length_joins_a_record(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, 'measure', measure)
     monkeypatch.setattr(bench, 'memory', lambda turns, episodes: dict.fromkeys(bench.SIDES, 1.))
     facts = lambda command, **other: dict(command=command, date='today', versions=dict(torch='2')) | other
-    read = lambda: json.loads((tmp_path/'training_step.json').read_text())
+    read = lambda: kept(tmp_path, 'training_step')
     training_step([16, 4], 64, 5, tmp_path, facts('first'))
     first = read()
     training_step([8], 64, 3, tmp_path, facts('second', date='tomorrow'), add=True)
@@ -140,7 +141,7 @@ def test_a_length_joins_a_record(tmp_path, monkeypatch):
 
 def test_recorded_results_hold_what_is_claimed():
     "The record in the repository is complete; its claims are asserted in the notebook."
-    record = json.loads((ROOT/'assets'/'bench'/'training_step.json').read_text())
+    record = kept(ROOT/'assets'/'bench', 'training_step')
     assert list(record['turns']) == ['4', '8', '16', '32', '64'] and record['episodes'] == 64
     for turns, found in record['turns'].items():
         assert found['work']['sampled'] == found['work']['trained'] == int(turns)*64*bench.SAID

@@ -2,7 +2,7 @@
 restarted, wrong, or answer with rubbish.
 
 They speak to tests/vllm_server.py, which answers as the real server does: `make test-vllm` asked both
-(assets/interop/vllm_contract.json), and the contract
+(assets/interop/vllm_contract.json.xz), and the contract
 is kept here. The last test runs the real engine on a GPU.
 """
 import copy, gc, itertools, json, shutil, threading, time
@@ -12,6 +12,7 @@ import torch
 from fastapi.responses import Response
 from httpx import Response as Got
 import vllm_contract, vllm_server
+from agentlab import bench
 from agentlab.episodes import Batch
 from agentlab.interop.serve import Hub
 from agentlab.policy.core import Policy
@@ -190,22 +191,21 @@ def test_a_temperature_that_vllm_changes_is_refused(servers):
 
 # ---------------------------------------------------------------- what the real server answers
 
-CONTRACT = Path(__file__).parent.parent/'assets'/'interop'/'vllm_contract.json'
+ANSWERS = deferred(lambda: bench.kept(Path(__file__).parent.parent/'assets'/'interop', 'vllm_contract')['answers'])
 
 @pytest.mark.parametrize('case', vllm_contract.CASES + vllm_contract.DEADLY, ids=lambda case: case.__name__)
 def test_the_fixture_answers_as_vllm_does(case, tmp_path):
-    recorded = json.loads(CONTRACT.read_text())['answers']
     policy = vllm_contract.base()
     with vllm_server.Server(policy.model, max_len=vllm_contract.MAX_LEN) as server:
         found = case(vllm_contract.Asker(server.url, policy, tmp_path))
-    assert json.loads(json.dumps(found)) == recorded[case.__name__]
+    assert json.loads(json.dumps(found)) == ANSWERS[case.__name__]
 
 def test_the_contract_tells_a_server_that_is_kinder(tmp_path):
     "One that takes every rank, as the fixture did once."
-    policy, recorded = vllm_contract.base(), json.loads(CONTRACT.read_text())['answers']
+    policy = vllm_contract.base()
     with vllm_server.Server(policy.model, max_len=vllm_contract.MAX_LEN, max_rank=64) as server:
         assert (vllm_contract.a_rank_above_the_limit(vllm_contract.Asker(server.url, policy, tmp_path))
-            != recorded['a_rank_above_the_limit'])
+            != ANSWERS['a_rank_above_the_limit'])
 
 # ---------------------------------------------------------------- the weights follow
 

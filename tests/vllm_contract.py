@@ -2,7 +2,7 @@
 tests/vllm_server.py.
 
 Every case is a function (Asker) -> dict of what JSON holds. `make test-vllm` puts them to the real server and writes
-assets/interop/vllm_contract.json;
+assets/interop/vllm_contract.json.xz;
 tests/test_vllm.py puts them to the fixture and compares. No case looks at which tokens are drawn: the generators
 differ.
 """

@@ -30,11 +30,9 @@ SEEDS, REAL_SEEDS = 5, 3  # that a record needs; the second for the real model, 
 FEW = 'seeds so far'
 SHARED = 'budget', 'tokens', 'episodes', 'steps', 'settings'  # what a record says that all its arms have
 
-
 def table(name: str) -> list[dict]:
     "The rows of a file of assets/."
     with open(ROOT/name, encoding='utf-8', newline='') as file: return list(csv.DictReader(file))
-
 
 # ---- names that lead somewhere
 
@@ -42,7 +40,6 @@ def table(name: str) -> list[dict]:
 def recipes() -> set[str]:
     "What `@recipe` registers."
     return {name for path in (ROOT/'agentlab').rglob('*.py') for name in RECIPE.findall(path.read_text('utf-8'))}
-
 
 @cache
 def source(path: Path) -> ast.Module:
@@ -59,13 +56,11 @@ def source(path: Path) -> ast.Module:
         whole.body += statements
     return whole
 
-
 def defined(node: ast.AST) -> list[str]:
     "The names that a statement gives something to."
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef): return [node.name]
     targets = getattr(node, 'targets', None) or [getattr(node, 'target', None)]
     return [part.id for target in targets if target for part in ast.walk(target) if isinstance(part, ast.Name)]
-
 
 def function_exists(name: str) -> bool:
     "Whether `credit.step_groups.gigpo`, or a method of a class, is defined where it says."
@@ -81,13 +76,11 @@ def function_exists(name: str) -> bool:
         return True
     return False
 
-
 def words(node: ast.AST) -> set[str]:
     "Names, attributes and strings in a piece of code."
     return {getattr(part, field) for part in ast.walk(node) for kind, field in
-            ((ast.Name, 'id'), (ast.Attribute, 'attr'), (ast.Constant, 'value'))
-            if isinstance(part, kind) and isinstance(getattr(part, field), str)}
-
+        ((ast.Name, 'id'), (ast.Attribute, 'attr'), (ast.Constant, 'value'))
+        if isinstance(part, kind) and isinstance(getattr(part, field), str)}
 
 def reached(tree: ast.Module, nodes: list) -> list:
     "Some statements of a file, and the definitions in it that they use, and those that these use in turn."
@@ -102,14 +95,12 @@ def reached(tree: ast.Module, nodes: list) -> list:
         waiting += [maker for name in words(node) for maker in makers.get(name, ())]
     return found
 
-
 def can_fail(nodes: list) -> bool:
     "Whether these statements hold an assertion, `raises`, or `test_eq` and its like."
     parts = [part for node in nodes for part in ast.walk(node)]
     called = {getattr(part.func, 'attr', getattr(part.func, 'id', '')) for part in parts if isinstance(part, ast.Call)}
     return any(isinstance(part, ast.Assert) for part in parts) or bool(
         called & {'raises', 'assert_close', 'test_eq', 'test_close', 'test_fail', 'test_ne'})
-
 
 def located(test: str) -> tuple[ast.Module, list, str]:
     "File, statements and fault of a test that is named."
@@ -129,7 +120,6 @@ def located(test: str) -> tuple[ast.Module, list, str]:
         return tree, nodes, f'no such case: {case}'
     return tree, nodes, ''
 
-
 def test_faults(test: str, names: list[str]) -> list[str]:
     "What is wrong with a test that shall be about one of these functions or recipes."
     tree, nodes, fault = located(test)
@@ -141,7 +131,6 @@ def test_faults(test: str, names: list[str]) -> list[str]:
     found = set(re.findall(r'\[(\w+)\]$', test)).union(*map(words, nodes))
     return [] if found & last else [f'{test}: it uses none of {", ".join(sorted(last))}']
 
-
 # ---- records
 
 def seeds_in(part) -> int:
@@ -149,7 +138,6 @@ def seeds_in(part) -> int:
     if not isinstance(part, dict): return 0
     if 'mean' in part: return part.get('seeds', len(part.get('seeds_of', ())))
     return min(filter(None, map(seeds_in, part.values())), default=0)
-
 
 def record_faults(key: str, said: str) -> list[str]:
     "What is missing for a record to count as measured."
@@ -166,8 +154,7 @@ def record_faults(key: str, said: str) -> list[str]:
     few = [f'{said}: {both} of {least} {FEW}'] if both < least else []
     told = [record, *record['rows'].values()] if isinstance(record.get('rows'), dict) else [record]
     return few + ([] if any(one.keys() & set(SHARED) for one in told) else
-                  [f'{name}: it does not say what all its arms have'])
-
+        [f'{name}: it does not say what all its arms have'])
 
 def claim_faults(key: str, name: str, record: dict) -> list[str]:
     "The same for a record of tools/claims.py, which may still be growing."
@@ -179,7 +166,6 @@ def claim_faults(key: str, name: str, record: dict) -> list[str]:
     least = SEEDS if record['model'] == 'tiny' else REAL_SEEDS
     return [f'{name}: {len(both)} of {least} {FEW}'] if len(both) < least else []
 
-
 # ---- the state
 
 def state(row: dict, mechanisms: list[dict]) -> str:
@@ -189,7 +175,6 @@ def state(row: dict, mechanisms: list[dict]) -> str:
     if not all(line['tests'] for line in mine) or not mine: return 'part'
     if row['record'] and not record_faults(row['key'], row['record']): return 'measured'
     return 'runs' if row['plays'] or row['recipe'] else 'unit'
-
 
 def name_faults(row: dict, mechanisms: list[dict]) -> list[str]:
     "Names of a row that lead nowhere."
@@ -212,7 +197,6 @@ def name_faults(row: dict, mechanisms: list[dict]) -> list[str]:
     wrong = record_faults(row['key'], row['record']) if row['record'] else []
     return found + [fault for fault in wrong if not fault.endswith(FEW)]  # a record may still be growing
 
-
 def faults() -> list[str]:
     "What is wrong with the two files: names that lead nowhere, lines of nobody, states that are not the derived ones."
     papers, mechanisms = table(PAPERS), table(MECHANISMS)
@@ -226,21 +210,18 @@ def faults() -> list[str]:
     stale = front_page(papers) != (ROOT/FRONT).read_text(encoding='utf-8')
     return found + [f'{FRONT} counts other states: python tools/atlas.py']*stale
 
-
 def counts(papers: list[dict]) -> dict[str, int]:
     "How many systems are in each state."
     return {name: sum(row['state'] == name for row in papers) for name in STATES}
-
 
 def told(papers: list[dict]) -> str:
     "The counts in one line, for the front page."
     count = counts(papers)
     works = sum(count[name] for name in ('measured', 'runs', 'unit'))
     return (f'Of the {len(papers)} systems of [the atlas](papers.ipynb) {works} work here: {count["measured"]} '
-            f'measured beside a control at an equal budget, {count["runs"]} more that play and learn, {count["unit"]} '
-            f'tested in their parts. {count["part"]} are half there, and each says what it lacks. Tests and records '
-            f'say so: nobody types a state.')
-
+        f'measured beside a control at an equal budget, {count["runs"]} more that play and learn, {count["unit"]} '
+        f'tested in their parts. {count["part"]} are half there, and each says what it lacks. Tests and records '
+        f'say so: nobody types a state.')
 
 def front_page(papers: list[dict]) -> str:
     "nbs/index.ipynb with the counts of now in the saved output of the cell that shows them: no need to run the page."
@@ -249,7 +230,6 @@ def front_page(papers: list[dict]) -> str:
         if 'atlas.told(' not in ''.join(cell['source']): continue
         for output in cell['outputs']: output['data']['text/markdown'] = [told(papers)]
     return as_file(page)
-
 
 def write() -> list[dict]:
     "Write the derived states into the table, and their counts into the front page; the rows."
@@ -263,7 +243,6 @@ def write() -> list[dict]:
     (ROOT/FRONT).write_text(front_page(papers), encoding='utf-8')
     return papers
 
-
 def main() -> int:
     papers = write()
     readme.main()
@@ -273,6 +252,5 @@ def main() -> int:
     found = faults()
     print('\n'.join(found), end='\n' if found else '')
     return 1 if found else 0
-
 
 if __name__ == '__main__': sys.exit(main())

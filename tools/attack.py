@@ -22,7 +22,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT/'tests')]
 
-
 @contextlib.contextmanager
 def chromium():
     "A headless browser."
@@ -33,13 +32,11 @@ def chromium():
         yield browser
         browser.close()
 
-
 def attempt(function) -> str:
     "'' if the try was survived, else why not."
     try: function()
     except Exception: return traceback.format_exc()[-1500:]
     return ''
-
 
 def attacked(name: str, every: int) -> dict:
     "All tries of a class: how many, how many survived, and why the others did not."
@@ -54,13 +51,11 @@ def attacked(name: str, every: int) -> dict:
             if why: lost[title] = why
             if why: print(f'{name}: {title}\n{why}', file=sys.stderr, flush=True)
     return dict(tries=number + 1, survived=number + 1 - len(lost), lost=list(lost),
-                seconds=round(time.monotonic() - began))
-
+        seconds=round(time.monotonic() - began))
 
 def table(rows: dict) -> str:
     lines = [f"| {name} | {row['tries']} | {row['survived']} | {row['seconds']} |" for name, row in rows.items()]
     return '\n'.join(['| class | tries | survived | seconds |', '|---|---|---|---|', *lines])
-
 
 def main() -> int:
     from attacks import CLASSES
@@ -75,7 +70,7 @@ def main() -> int:
     path = Path(asked.out)/'attack.json'
     for name in asked.classes or CLASSES:
         row = attacked(name, asked.every) | circumstances(f'python tools/attack.py {name}'
-                                                          + (f' --every {asked.every}' if asked.every > 1 else ''))
+            + (f' --every {asked.every}' if asked.every > 1 else ''))
         # read late: another process may have made rows meanwhile
         rows = json.loads(path.read_text())['rows'] if path.exists() else {}
         rows = {kind: (rows | {name: row})[kind] for kind in CLASSES if kind in rows or kind == name}
@@ -84,6 +79,5 @@ def main() -> int:
     rows = json.loads(path.read_text())['rows']
     print('\n' + table(rows))
     return int(any(row['survived'] != row['tries'] for row in rows.values()))
-
 
 if __name__ == '__main__': sys.exit(main())

@@ -25,7 +25,6 @@ FOLDER = Path(__file__).resolve().parent/'claims'
 OUT = ROOT/'assets'/'results'/'claims'
 HOLDS, FAILS, OPEN = 'holds here', 'does not hold here', 'not decided'
 
-
 @dataclass(frozen=True)
 class Claim:
     "What is compared; `row(arm, seed)` plays one of them and returns numbers."
@@ -48,13 +47,11 @@ class Claim:
         names = 'key', 'says', 'arms', 'control', 'measure', 'margin', 'budget', 'world', 'model', 'settings'
         return json.loads(json.dumps({name: getattr(self, name) for name in names}))
 
-
 def differences(rows: list[dict], arm: str, control: str, measure: str) -> list[float]:
     "Arm minus control on the seeds that both have played."
     found = {(row['arm'], row['seed']): row[measure] for row in rows}
     return [found[arm, seed] - found[control, seed] for one, seed in sorted(found) if one == arm
-            and (control, seed) in found]
-
+        and (control, seed) in found]
 
 def verdict(rows: list[dict], claim: dict, least: int = 5) -> dict:
     """The difference over the seeds with its 95 % t interval, and what it says: `holds here` where the interval is
@@ -67,13 +64,11 @@ def verdict(rows: list[dict], claim: dict, least: int = 5) -> dict:
     word = HOLDS if ends['low'] > 0 else FAILS if ends['high'] < claim['margin'] else OPEN
     return dict(verdict=word, seeds=len(found), difference={name: ends[name] for name in ('mean', 'low', 'high')})
 
-
 def tabled(rows: list[dict]) -> dict:
     "Rows as a record keeps them: the names of their values once, where all rows have the same."
     names = rows[0].keys()
     if any(row.keys() != names for row in rows): return dict(rows=rows)
     return dict(columns=list(names), rows=[[row[name] for name in names] for row in rows])
-
 
 def record_of(key: str, folder: Path = OUT) -> dict:
     "What is recorded of a claim, a dict for every row; empty where nothing is."
@@ -82,27 +77,23 @@ def record_of(key: str, folder: Path = OUT) -> dict:
     names = record.pop('columns', None)
     return record | dict(rows=[dict(zip(names, row)) for row in record['rows']]) if names else record
 
-
 def measured(key: str, arm: str, what: str) -> list:
     "What every recorded seed of an arm has of it, in the order of the seeds."
     return [row[what] for row in record_of(key)['rows'] if row['arm'] == arm]
-
 
 def means(key: str, *what: str, digits: int = 3):
     "A table: a row for every arm, mean over its seeds."
     import pandas as pd
     mean = lambda found: sum(found)/len(found)
     return pd.DataFrame({arm: {name: mean(measured(key, arm, name)) for name in what}
-                         for arm in record_of(key)['arms']}).T.round(digits)
-
+        for arm in record_of(key)['arms']}).T.round(digits)
 
 def told(key: str) -> str:
     "The verdict in words: the first arm less its control, with the interval."
     record = record_of(key)
     ends = record['difference']
     return (f"{record['verdict']}: {record['measure']} of {record['arms'][0]!r} less {record['control']!r} "
-            f"{ends['mean']:+.3f} [{ends['low']:+.3f}, {ends['high']:+.3f}]")
-
+        f"{ends['mean']:+.3f} [{ends['low']:+.3f}, {ends['high']:+.3f}]")
 
 def known(claim: Claim, folder: Path = OUT) -> list[dict]:
     "The rows that are recorded; a record of something else is refused."
@@ -111,9 +102,8 @@ def known(claim: Claim, folder: Path = OUT) -> list[dict]:
     other = [name for name, fact in claim.facts().items() if record.get(name) != fact]
     if other:
         raise ValueError(f'{folder/claim.key}.json.xz was made with another {", ".join(other)}: its rows cannot be '
-                         f'compared with new ones. Remove the file, or take back the change.')
+            f'compared with new ones. Remove the file, or take back the change.')
     return record['rows']
-
 
 def written(claim: Claim, rows: list[dict], folder: Path = OUT) -> dict:
     "The record with these rows and what they say."
@@ -121,10 +111,9 @@ def written(claim: Claim, rows: list[dict], folder: Path = OUT) -> dict:
     order = {arm: at for at, arm in enumerate(claim.arms)}
     rows = sorted(rows, key=lambda row: (row['seed'], order[row['arm']]))
     record = (circumstances(f'python tools/claims.py {claim.key}') | claim.facts() | verdict(rows, claim.facts())
-              | tabled(rows))
+        | tabled(rows))
     keep(record, folder, claim.key, packed=True)
     return record | dict(rows=rows)
-
 
 def play(claim: Claim, arms, seeds, folder: Path = OUT) -> dict:
     "Make the rows that are missing, each kept at once."
@@ -139,7 +128,6 @@ def play(claim: Claim, arms, seeds, folder: Path = OUT) -> dict:
             written(claim, rows, folder)
     return written(claim, rows, folder) if rows else {}
 
-
 def table(*keys: str):
     "What is recorded of these claims, a row an arm: mean of the measure, seeds, and what the comparison says."
     import pandas as pd
@@ -151,12 +139,11 @@ def table(*keys: str):
         for arm, found in of.items():
             first, shown = arm == record['arms'][0], '{mean:+.3f} [{low:+.3f}, {high:+.3f}]'
             rows.append(dict(claim=key if first else '', arm=arm, measure=record.get('measure', ''),
-                             mean=f'{sum(found)/len(found):.3f}' if found else '', seeds=len(found),
-                             over=record.get('control', '') if first else '',
-                             difference=shown.format(**ends) if first and ends else '',
-                             verdict=record.get('verdict', 'not recorded yet') if first else ''))
+                mean=f'{sum(found)/len(found):.3f}' if found else '', seeds=len(found),
+                over=record.get('control', '') if first else '',
+                difference=shown.format(**ends) if first and ends else '',
+                verdict=record.get('verdict', 'not recorded yet') if first else ''))
     return pd.DataFrame(rows).set_index('claim')
-
 
 def figure_of(key: str, at: dict, x: str, join: bool = True):
     """Of a recorded claim, a plotly figure: a line an arm, `at` its points in order, {where on the x axis: measure}. A
@@ -171,14 +158,13 @@ def figure_of(key: str, at: dict, x: str, join: bool = True):
         mean = lambda where: (interval([row[where] for row in rows])['mean'] if isinstance(where, str) else where)
         ends = [interval([row[measure] for row in rows]) for measure in at.values()]
         figure.add_scatter(x=[mean(where) for where in at], y=[one['mean'] for one in ends], name=arm,
-                           mode='lines+markers' if join else 'markers', line_color=color, marker_size=8,
-                           error_y=dict(array=[one['high'] - one['mean'] for one in ends], symmetric=False, thickness=1,
-                                        arrayminus=[one['mean'] - one['low'] for one in ends]))
+            mode='lines+markers' if join else 'markers', line_color=color, marker_size=8,
+            error_y=dict(array=[one['high'] - one['mean'] for one in ends], symmetric=False, thickness=1,
+            arrayminus=[one['mean'] - one['low'] for one in ends]))
     figure.update_layout(template='plotly_white', width=640, height=320, margin=dict(l=50, r=20, t=20, b=45),
-                         xaxis_title=x, yaxis_title='success', yaxis_rangemode='tozero',
-                         legend=dict(orientation='h', y=1, yanchor='bottom'))
+        xaxis_title=x, yaxis_title='success', yaxis_rangemode='tozero',
+        legend=dict(orientation='h', y=1, yanchor='bottom'))
     return figure
-
 
 def load(path: Path) -> Claim:
     "The `CLAIM` of a file; the file may import its neighbours."
@@ -188,12 +174,10 @@ def load(path: Path) -> Claim:
     spec.loader.exec_module(module)
     return module.CLAIM
 
-
 def claims() -> dict:
     "Every claim by its key; a file whose name begins with an underscore is shared by others."
     found = [load(path) for path in sorted(FOLDER.glob('[!_]*.py'))]
     return {claim.key: claim for claim in found}
-
 
 def main() -> int:
     there = claims()
@@ -211,8 +195,7 @@ def main() -> int:
         rows = known(claim)
         said = verdict(rows, claim.facts())
         print(f'{key}: {len(rows)} of {len(claim.arms)*len(claim.seeds)} rows, {said["verdict"]} '
-              f'{said.get("difference", "")}')
+            f'{said.get("difference", "")}')
     return 0
-
 
 if __name__ == '__main__': sys.exit(main())

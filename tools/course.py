@@ -40,18 +40,14 @@ from agentlab.doctor import origin
 print('agentlab from', origin())'''
 MADE = '.made.json'  # what was written last, so that nobody's answers are overwritten
 
-
 def source(cell: dict) -> str: return ''.join(cell['source'])
-
 
 def mark(cell: dict) -> str:
     "What the cell is in an exercise: one of MARKS, or the empty string."
     found = re.match(r'#\s*\|\s*(\w+)', source(cell)) if cell['cell_type'] == 'code' else None
     return found[1] if found and found[1] in MARKS else ''
 
-
 def is_remark(cell: dict) -> bool: return cell['cell_type'] == 'markdown' and source(cell).startswith(REMARKS)
-
 
 def student(notebook: dict) -> dict:
     "The lesson without its solutions and outputs; Run All goes on past a check that fails."
@@ -62,13 +58,11 @@ def student(notebook: dict) -> dict:
         if mark(cell) == 'check': cell['metadata'] = dict(tags=['raises-exception'])
     return made
 
-
 def must_fail(check: str, number: int) -> str:
     "The check as a cell that passes only if the check fails."
     body = '\n'.join('    ' + line for line in check.splitlines())
     return (f'try:\n{body}\nexcept Exception: untouched = True\nelse: untouched = False\n'
-            f'assert untouched, "the check of exercise {number} passes on the untouched notebook"')
-
+        f'assert untouched, "the check of exercise {number} passes on the untouched notebook"')
 
 def proved(notebook: dict) -> dict:
     "The lesson with every check also placed before its solution, where it must fail."
@@ -82,35 +76,30 @@ def proved(notebook: dict) -> dict:
     made['cells'] = cells
     return made
 
-
 def answers(cell: dict) -> list[str]:
     "The code of each folded solution in a cell of text."
     if cell['cell_type'] != 'markdown': return []
     return [code for text in FOLDED.findall(source(cell)) if (code := '\n'.join(PYTHON.findall(text)).strip())]
-
 
 def bound(code: str) -> set[str]:
     "The names that the code gives a value to, outside of its functions."
     body = ast.parse(code).body
     made = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     return made | {part.id for node in body if isinstance(node, ast.Assign) for target in node.targets
-                   for part in ast.walk(target) if isinstance(part, ast.Name)}
-
+        for part in ast.walk(target) if isinstance(part, ast.Name)}
 
 def checks(code: str, names: set[str]) -> list[ast.stmt]:
     "The statements of a cell that look at an answer: `if answer: check(answer)`, `check_it(answer)`."
     return [node for node in ast.parse(code).body
-            if isinstance(node, ast.If) or isinstance(node, ast.Expr) and ast.unparse(node).startswith('check_')
-            if names & {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}]
-
+        if isinstance(node, ast.If) or isinstance(node, ast.Expr) and ast.unparse(node).startswith('check_')
+        if names & {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}]
 
 def run_with(code: str, looks: list[ast.stmt], directives: str) -> str:
     "A cell that gives the answer and looks at it: what the check asks first must then be true."
     asked = [ast.unparse(part) for node in looks for part in
-             ([ast.Assert(node.test, ast.Constant('the page does not see its own solution')), *node.body]
-              if isinstance(node, ast.If) else [node])]
+        ([ast.Assert(node.test, ast.Constant('the page does not see its own solution')), *node.body]
+        if isinstance(node, ast.If) else [node])]
     return '\n'.join([*filter(None, [directives]), code, *asked])
-
 
 def solved(notebook: dict) -> dict:
     """The page with every folded solution run: right after the first cell that looks at its answer, and then looked at
@@ -129,10 +118,8 @@ def solved(notebook: dict) -> dict:
     made['cells'] = cells + [code_cell(code, f'solved{k}') for k, code in enumerate(waiting)]
     return made
 
-
 def code_cell(text: str, name: str) -> dict:
     return dict(cell_type='code', id=name, metadata={}, execution_count=None, outputs=[], source=text)
-
 
 def faults(path: Path) -> list[str]:
     "What this lesson lacks of the form that all lessons have."
@@ -140,21 +127,19 @@ def faults(path: Path) -> list[str]:
     text, number = '\n'.join(source(cell) for cell in cells if cell['cell_type'] == 'markdown'), int(path.name[:2])
     if len(cells) < 2: return ['there is no lesson here']
     found = ([] if source(cells[0]).startswith(f'# Lesson {number}: ')
-             else [f'the first line is not "# Lesson {number}: ..."'])
+        else [f'the first line is not "# Lesson {number}: ..."'])
     found += [f'the first cell has no line {name}' for name in HEADER if name not in source(cells[0])]
     if source(cells[1]) != INSTALL: found.append('the second cell is not INSTALL of tools/course.py')
     if not any(cell.get('outputs') for cell in cells[:EARLY] if source(cell) != INSTALL):
         found.append(f'none of the first {EARLY} cells shows a result')
     found += [f'no section "## {name}"' for name in SECTIONS
-              if not re.search(rf'^## (?:\d+ )?{name}', text, re.MULTILINE)]
+        if not re.search(rf'^## (?:\d+ )?{name}', text, re.MULTILINE)]
     order = ' '.join(filter(None, map(mark, cells)))
     if not re.fullmatch(f'(?:{" ".join(MARKS)} ?){{{EXERCISES},}}', order):
         found.append(f'exercises: {EXERCISES} or more times {", ".join(MARKS)}, in this order; found {order!r}')
     return found
 
-
 def digest(text: str) -> str: return blake2b(text.encode(), digest_size=8).hexdigest()
-
 
 def write(folder: Path, again: bool = False) -> list[str]:
     "Write the student edition; what was done, line by line. A file that somebody has worked in is kept."
@@ -172,7 +157,6 @@ def write(folder: Path, again: bool = False) -> list[str]:
     record.write_text(json.dumps(made, indent=1))
     return said
 
-
 def main() -> int:
     parser = ArgumentParser(description='Write the student edition of the course, without solutions.')
     parser.add_argument('folder', nargs='?', type=Path, default=ROOT/'course', help='default: course')
@@ -180,6 +164,5 @@ def main() -> int:
     asked = parser.parse_args()
     print(*write(asked.folder, asked.again), sep='\n')
     return 0
-
 
 if __name__ == '__main__': sys.exit(main())

@@ -16,7 +16,6 @@ OUT = ROOT/'assets'/'results'
 SLOTS = dict(temperature=[.5, 1., 1.5], candidates=[1, 2, 4, 8], visits=[1, 2, 4, 8], turns=[2, 3, 6])
 START, TASKS, PRICE = dict(steps=150, pool=2048), 64, .01
 
-
 def scored(design: dict, seed: int) -> tuple[float, float]:
     "(share of games won, environment steps of a task) of the policy of a seed."
     from agentlab.env import HopSearch
@@ -27,19 +26,17 @@ def scored(design: dict, seed: int) -> tuple[float, float]:
     policy = tiny_policy(env, seed=seed, progress=False, **START)
     env.split = 'test'
     trees = Trees(policy, env, [derive(seed, 'design', task) for task in range(TASKS)], seed=seed, max_tokens=12,
-                  width=design['candidates'], temperature=design['temperature'], max_turns=design['turns'])
+        width=design['candidates'], temperature=design['temperature'], max_turns=design['turns'])
     won = [e.success for e in trees.play(design['visits'], choose=puct, gamma=.95)]
     trees.close()
     return sum(won)/TASKS, sum(spent['steps'] for spent in trees.spent)/TASKS
-
 
 def scores() -> dict:
     "{design: score} of the table; a design is a tuple of a part of every slot."
     from agentlab.bench import kept
     record = kept(OUT, 'designs')
     return {design: won - record['price']*steps for design, won, steps
-            in zip(product(*record['slots'].values()), record['won'], record['steps'])}
-
+        in zip(product(*record['slots'].values()), record['won'], record['steps'])}
 
 def main() -> int:
     import torch
@@ -51,6 +48,5 @@ def main() -> int:
     facts = dict(world='HopSearch', start=START, tasks=TASKS, price=PRICE, slots=SLOTS, won=won, steps=steps)
     keep(circumstances('python tools/designs.py') | facts, OUT, 'designs')
     return 0
-
 
 if __name__ == '__main__': sys.exit(main())

@@ -22,7 +22,7 @@ from readme import LINK, shown_source
 
 SITE = ROOT/'build'/'docs'
 FOLDERS = ('env', 'policy', 'rollout', 'reward', 'credit', 'objective', 'entropy', 'replay', 'prompt', 'selfplay',
-           'train', 'view', 'bench', 'interop', 'cli')
+    'train', 'view', 'bench', 'interop', 'cli')
 PAGES, FILES = ('CHANGELOG.md', 'CONTRIBUTING.md'), ('LICENSE', 'CITATION.cff')
 SETTINGS = '''
 project, author, html_title = 'agentlab', 'agentlab developers', 'agentlab'
@@ -42,7 +42,6 @@ suppress_warnings = ['mystnb.unknown_mime_type', 'myst.header']
 add_module_names = False
 '''
 
-
 # JupyterLab keeps capitals and marks in the anchors of headings, MyST does not; of this page, and of another one
 ANCHOR = re.compile(r'(?<=\]\()(?![a-z]+:)([^)#\s]*#)([^)\s]+)')
 PAGE = re.compile(r'(href="(?![a-z]+:)[^"#]*)\.ipynb')  # a link in a table that a cell has written as HTML
@@ -50,9 +49,7 @@ PAGE = re.compile(r'(href="(?![a-z]+:)[^"#]*)\.ipynb')  # a link in a table that
 # lines of code are longer than those of prose
 STYLE = '.content { width: 54em } .sidebar-drawer { width: calc(50% - 30em) } div.highlight pre { font-size: 12.5px }\n'
 
-
 def markdown(text: str) -> dict: return dict(cell_type='markdown', id=f'added{len(text)}', metadata={}, source=text)
-
 
 def cleaned(notebook: dict) -> dict:
     """The notebook as a page: without hidden cells and directives, live figures and execution counts; solutions
@@ -65,39 +62,34 @@ def cleaned(notebook: dict) -> dict:
             source, hidden, no_input = shown_source(source)
             tags = ['hide-input'] if is_solution else ['remove-input'] if no_input else []
             spoken = [about['alt'] for output in cell['outputs'] for about in output.get('metadata', {}).values()
-                      if 'alt' in about]
+                if 'alt' in about]
             cell = cell | dict(metadata=dict(tags=tags)
-                               | (dict(mystnb=dict(image=dict(alt=spoken[0]))) if spoken else {}),
-                               outputs=[still(output) for output in cell['outputs']], execution_count=None)
+                | (dict(mystnb=dict(image=dict(alt=spoken[0]))) if spoken else {}),
+                outputs=[still(output) for output in cell['outputs']], execution_count=None)
         else: source = ANCHOR.sub(lambda link: link[1] + re.sub(r'[^\w-]', '', link[2].lower()), source)
         if not hidden: cells.append(cell | dict(id=f'cell{len(cells)}', source=source))
     return notebook | dict(cells=cells)
 
-
 def still(output: dict) -> dict:
     "An output without its live figure, whose links lead to pages of the site."
     data = {kind: value for kind, value in output.get('data', {}).items() if 'plotly' not in kind
-            and 'widget' not in kind}
+        and 'widget' not in kind}
     if 'text/html' in data: data['text/html'] = PAGE.sub(r'\1.html', ''.join(data['text/html']))
     return output | dict(data=data) if 'data' in output else output
-
 
 def toctree(names: list[str], caption: str = '', depth: int = 1) -> str:
     head = f':caption: {caption}\n' if caption else ''
     return '\n'.join(['```{toctree}', f':maxdepth: {depth}\n:hidden:\n{head}', *names, '```'])
 
-
 def opening(path: Path) -> str:
     "The title of a notebook."
     return (''.join(json.loads((ROOT/path).read_text(encoding='utf-8'))['cells'][0]['source'])
-            .splitlines()[0].removeprefix('# '))
-
+        .splitlines()[0].removeprefix('# '))
 
 def from_root(text: str) -> str:
     "The text of nbs/index with its links made relative to the root."
     return LINK.sub(lambda link: link[1] + ('' if link[2].startswith('../') else 'nbs/') + link[2].removeprefix('../'),
-                    text)
-
+        text)
 
 def start(notebook: dict) -> dict:
     "The first page: nbs/index, with links from the root, and the contents of the site."
@@ -109,18 +101,16 @@ def start(notebook: dict) -> dict:
                 output['data'] = {'text/markdown': from_root(''.join(output['data']['text/markdown']))}
     alone = [path for path in notebooks() if path.parent == Path('nbs') and path.stem != 'index']
     made['cells'] += [markdown(toctree([path.with_suffix('').as_posix() for path in notebooks()
-                                        if path.parts[0] == 'tutorials'], 'The course')),
+        if path.parts[0] == 'tutorials'], 'The course')),
         markdown(toctree([path.with_suffix('').as_posix() for path in alone] + ['metrics'], 'Foundations')),
         markdown(toctree([front(folder) for folder in FOLDERS], 'One choice, one folder')),
         markdown(toctree(['api/index', *(name.removesuffix('.md') for name in PAGES)], 'Reference'))]
     return made
 
-
 def front(folder: str) -> str:
     "The first page of a folder."
     return (f'nbs/{folder}/index' if (ROOT/'nbs'/folder/'index.ipynb').exists()
-            else next(path for path in notebooks() if path.parts[:2] == ('nbs', folder)).with_suffix('').as_posix())
-
+        else next(path for path in notebooks() if path.parts[:2] == ('nbs', folder)).with_suffix('').as_posix())
 
 def write_pages(folder: Path) -> None:
     "Every notebook, the text pages, and the pictures and files that pages show."
@@ -129,7 +119,7 @@ def write_pages(folder: Path) -> None:
         page = start(notebook) if path == Path('nbs/index.ipynb') else cleaned(notebook)
         siblings = [other.stem for other in notebooks() if other.parent == path.parent and other != path]
         is_front = (path.parts[0] == 'nbs' and len(path.parts) == 3
-                    and path.with_suffix('').as_posix() == front(path.parts[1]))
+            and path.with_suffix('').as_posix() == front(path.parts[1]))
         if is_front and siblings: page['cells'].append(markdown(toctree(siblings)))
         target = folder/('index.ipynb' if path == Path('nbs/index.ipynb') else path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +130,6 @@ def write_pages(folder: Path) -> None:
         (folder/path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, folder/path.relative_to(ROOT))
 
-
 def signature(node: ast.AST) -> str:
     "The arguments of a function, on one line, without annotations."
     a = node.args
@@ -148,12 +137,10 @@ def signature(node: ast.AST) -> str:
         argument.annotation = None
     return f'({ast.unparse(a)})'
 
-
 def head_of(node: ast.AST, lines: list[str]) -> str:
     "A definition as it stands in the source, with the comments beside its parameters, up to its docstring."
     first = node.body[0].lineno if node.body[0].lineno > node.lineno else node.lineno + 1
     return '\n'.join(lines[node.lineno - 1:first - 1]).rstrip()
-
 
 def described(kind: str, name: str, node: ast.AST, lines: list[str], inner: str = '') -> str:
     "One entry of the reference."
@@ -162,15 +149,13 @@ def described(kind: str, name: str, node: ast.AST, lines: list[str], inner: str 
     text = ast.get_docstring(node) or ''
     plain = re.sub(r'([*_<>\[\]|$\\{}])(?=(?:[^`]*`[^`]*`)*[^`]*\Z)', r'\\\1', text)  # but not inside `code`
     return (f'`````{{py:{kind}}} {name}{call}\n\n{plain}\n{code}\n{inner}\n`````\n' if kind != 'method'
-            else f'````{{py:method}} {name}{call}\n\n{plain}\n{code}\n````\n')
-
+        else f'````{{py:method}} {name}{call}\n\n{plain}\n{code}\n````\n')
 
 def public(tree: ast.Module) -> list[str]:
     "`__all__` of a module."
     named = [ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign)
-             and getattr(node.targets[0], 'id', '') == '__all__']
+        and getattr(node.targets[0], 'id', '') == '__all__']
     return named[0] if named else []
-
 
 def module_reference(path: Path) -> str:
     "The public functions and classes of one module."
@@ -183,13 +168,12 @@ def module_reference(path: Path) -> str:
             entries.append(described('function', f'{module}.{node.name}', node, lines))
         elif isinstance(node, ast.ClassDef):
             methods = [described('method', m.name, m, lines) for m in node.body if isinstance(m, ast.FunctionDef)
-                       and not m.name.startswith('_') and ast.get_docstring(m)]
+                and not m.name.startswith('_') and ast.get_docstring(m)]
             entries.append(described('class', f'{module}.{node.name}', node, lines, '\n'.join(methods)))
     source = re.search(r'File to edit: (?:\.\./)*(nbs/\S+\.ipynb)', text)
     page = (f'From the page [{opening(Path(source[1]))}](../{source[1]}).\n\n' if source
-            and source[1] != 'nbs/index.ipynb' else '')
+        and source[1] != 'nbs/index.ipynb' else '')
     return f'## {module}\n{page}' + '\n'.join(entries) if entries else ''
-
 
 def write_reference(folder: Path) -> None:
     "A page for each package, and one for the modules that stand alone."
@@ -197,17 +181,16 @@ def write_reference(folder: Path) -> None:
     api.mkdir(parents=True, exist_ok=True)
     alone = [path for path in sorted((ROOT/'agentlab').glob('*.py')) if not path.stem.startswith('_')]
     groups = {'core': alone} | {name: sorted(p for p in (ROOT/'agentlab'/name).glob('*.py')
-                                             if not p.stem.startswith('_')) for name in FOLDERS
-                                if (ROOT/'agentlab'/name).is_dir()}
+        if not p.stem.startswith('_')) for name in FOLDERS
+        if (ROOT/'agentlab'/name).is_dir()}
     for name, paths in groups.items():
         title = 'agentlab' if name == 'core' else f'agentlab.{name}'
         (api/f'{name}.md').write_text(f'# {title}\n\n' + '\n'.join(filter(None, map(module_reference, paths))),
-                                      encoding='utf-8')
+            encoding='utf-8')
     lines = [f'- [agentlab{"" if name == "core" else "." + name}]({name}.md)' for name in groups]
     (api/'index.md').write_text('# Functions and classes\nRead from the source: signature, what stands beside each '
         'parameter, docstring. The page of each module tells the idea.\n\n'
         + '\n'.join(lines) + '\n\n' + toctree(list(groups)), encoding='utf-8')
-
 
 def declared_metrics() -> dict[str, list[str]]:
     "Name -> what it is, its estimate, its unit: every call of `metric` in the package, read from the source."
@@ -219,7 +202,6 @@ def declared_metrics() -> dict[str, list[str]]:
                 found[name] = words
     return dict(sorted(found.items()))
 
-
 def write_metrics(folder: Path) -> None:
     "The dictionary of metrics, from their declarations."
     escape = lambda part: part.replace('|', r'\|').replace('*', r'\*')
@@ -227,7 +209,6 @@ def write_metrics(folder: Path) -> None:
     (folder/'metrics.md').write_text('# Metrics\nWhat a row of `metrics.jsonl` holds, one row an update (`tests.jsonl` '
         'where it says so). [The page of metrics](nbs/04_metrics.ipynb) tells how one declares itself.\n\n'
         '| name | is | estimated by | unit |\n|---|---|---|---|\n' + '\n'.join(lines) + '\n', encoding='utf-8')
-
 
 class Links(HTMLParser):
     "What a page links to, what it loads, and its anchors."
@@ -243,14 +224,13 @@ class Links(HTMLParser):
             self.loads.append(at['href'])
         elif tag != 'a' and at.get('src'): self.loads.append(at['src'])
 
-
 def broken(site: Path) -> list[str]:
     "Links of the site that lead nowhere, and what its pages would load from another server."
     pages = {path: Links(path.read_text(encoding='utf-8')) for path in site.rglob('*.html')}
     found = []
     for path, page in pages.items():
         found += [f'{path.relative_to(site)} loads {url}' for url in page.loads
-                  if urlsplit(url).scheme in ('http', 'https') or url.startswith('//')]
+            if urlsplit(url).scheme in ('http', 'https') or url.startswith('//')]
         for url in page.links + page.loads:
             parts = urlsplit(url)
             if parts.scheme or url.startswith('//'): continue
@@ -261,20 +241,18 @@ def broken(site: Path) -> list[str]:
                 found.append(f'{path.relative_to(site)} -> {url}: no such anchor')
     return sorted(set(found))
 
-
 def mathjax(folder: Path, package: str = 'mathjax@3.2.2') -> Path:
     "tex-svg.js of MathJax, fetched once by npm into `folder`."
     script = folder/'package'/'es5'/'tex-svg.js'
     if not script.exists():
         if not shutil.which('npm'):
             raise SystemExit('the maths of the site needs MathJax, which npm brings: install npm (Debian: apt-get '
-                             'install npm), then make docs again')
+                'install npm), then make docs again')
         folder.mkdir(parents=True, exist_ok=True)
         name = subprocess.run(['npm', 'pack', '--silent', package], cwd=folder, check=True, capture_output=True,
-                              text=True).stdout.split()[-1]
+            text=True).stdout.split()[-1]
         shutil.unpack_archive(folder/name, folder)
     return script
-
 
 def main() -> int:
     source, html = SITE/'source', SITE/'html'
@@ -285,11 +263,10 @@ def main() -> int:
     (source/'conf.py').write_text(SETTINGS)
     write_pages(source), write_reference(source), write_metrics(source)
     command = [sys.executable, '-m', 'sphinx', '--fail-on-warning', '--keep-going', '--quiet', '--jobs', '2',
-               '--builder', 'html', '--doctree-dir', str(SITE/'doctrees'), str(source), str(html)]
+        '--builder', 'html', '--doctree-dir', str(SITE/'doctrees'), str(source), str(html)]
     built = subprocess.run(command).returncode
     problems = broken(html) if html.exists() else ['nothing was built']
     print(*problems, f'{len(list(html.rglob("*.html")))} pages: {html/"index.html"}', sep='\n')
     return 1 if built or problems else 0
-
 
 if __name__ == '__main__': sys.exit(main())

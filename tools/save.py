@@ -20,14 +20,12 @@ from pathlib import Path
 from agentlab.policy.reader import installed
 from notebooks import ROOT, notebooks, run, tidy
 
-
 COLORS = 128  # of the first palette; without dithering, so that lines and letters stay sharp
 # (share of the picture, distance): a color stays if it covers so much and no more frequent one is so near; the least
 # shares are the edges of letters and lines
 KEPT = (.01, 3), (.0025, 6), (.002, 20), (0, 60)
 HALF = 16     # so few colors take half a byte
 GENTLE, NEAR = 5, 24  # fewer, while a pixel moves by no more (squared, mean of the picture), and only to a near color
-
 
 def smaller(png: bytes, patient: bool = False) -> bytes:
     """The picture with a palette of as few colors as look the same, where that is shorter; a second time changes
@@ -41,13 +39,11 @@ def smaller(png: bytes, patient: bool = False) -> bytes:
         picture = picture.quantize(COLORS, method=method, dither=Image.Dither.NONE)
     return min(written(*fewer_colors(picture), patient), packed(png, patient), key=len)
 
-
 def seen(color: tuple) -> tuple:
     "Brightness, hue and opacity: a distance that tells a pale orange from a grey, as an eye does."
     red, green, blue, alpha = color
     bright = .3*red + .59*green + .11*blue
     return bright, 1.2*(red - bright), 1.2*(blue - bright), alpha
-
 
 def fewer_colors(picture) -> tuple:
     """A picture with a palette, and its colors after each was replaced by a more frequent one that is near: the larger
@@ -70,19 +66,17 @@ def fewer_colors(picture) -> tuple:
     table = bytes(order.index(nearest[i]) if i in nearest else 0 for i in range(256))
     return Image.frombytes('P', picture.size, picture.tobytes().translate(table)), order
 
-
 def halved(counts: dict) -> list:
     "Of colors and how often they occur, those that stay where the least is lost: near ones and rare ones go first."
     left, far = dict(counts), lambda a, b: dist(seen(a), seen(b))
     while True:
         many = len(left) > HALF
         pairs = [(far(a, b)**2*min(left[a], left[b]), *sorted((a, b), key=left.get))
-                 for a in left for b in left if a < b and (many or far(a, b) <= NEAR)]
+            for a in left for b in left if a < b and (many or far(a, b) <= NEAR)]
         lost, rare, other = min(pairs, default=(math.inf, None, None))
         if not many and lost > GENTLE*sum(left.values()): break
         left[other] += left.pop(rare)
     return list(left)
-
 
 def written(picture, colors: list[tuple], patient: bool = False) -> bytes:
     "The PNG file of a picture of numbers of `colors`."
@@ -91,13 +85,11 @@ def written(picture, colors: list[tuple], patient: bool = False) -> bytes:
     picture.save(out, 'PNG', optimize=True, bits=next(bits for bits in (1, 2, 4, 8) if len(colors) <= 2**bits))
     return packed(out.getvalue(), patient)
 
-
 def packed(png: bytes, patient: bool = False) -> bytes:
     "The same picture in a tenth less space, or, in seconds, an eighth."
     import oxipng
     how = dict(deflate=oxipng.Deflaters.zopfli(15)) if patient else {}
     return oxipng.optimize_from_memory(png, level=4, strip=oxipng.StripChunks.all(), **how)
-
 
 def shortened(text: str, patient: bool) -> str:
     """The notebook with its PNG outputs as `smaller` leaves them. What a cell gives is kept as what it displays, which
@@ -112,14 +104,12 @@ def shortened(text: str, patient: bool) -> str:
         if 'image/png' in data: data['image/png'] = b64encode(smaller(b64decode(data['image/png']), patient)).decode()
     return tidy(json.dumps(notebook))
 
-
 def without_again(html: str, sheets: set[str]) -> str:
     "HTML without the style sheets that the page has already, to which its own are added."
     for sheet in re.findall(r'<style\b.*?</style>', html, re.DOTALL):
         if sheet in sheets: html = html.replace(sheet, '')
         sheets.add(sheet)
     return html
-
 
 def save(path: Path, only_tidy: bool, only_pictures: bool = False) -> str:
     "Run and tidy the notebook at `path`; what went wrong, or the empty string."
@@ -134,7 +124,6 @@ def save(path: Path, only_tidy: bool, only_pictures: bool = False) -> str:
     if new != old: file.write_text(new, encoding='utf-8')
     return ''
 
-
 def main() -> int:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument('notebook', nargs='*', type=Path, help='default: every notebook')
@@ -145,9 +134,8 @@ def main() -> int:
     for path in [path.resolve().relative_to(ROOT) for path in asked.notebook] or notebooks():
         problem = save(path, asked.tidy, asked.pictures)
         print(f"{'FAILED' if problem else 'tidied' if asked.tidy or asked.pictures else 'saved'} "
-              f"{path}\n{problem}".rstrip(), flush=True)
+            f"{path}\n{problem}".rstrip(), flush=True)
         failed += bool(problem)
     return 1 if failed else 0
-
 
 if __name__ == '__main__': sys.exit(main())

@@ -22,7 +22,6 @@ WORLDS = dict(keydoor=(300, dict(max_turns=24)), hopsearch=(150, dict(max_turns=
 VISITS, ARMS, PLAIN, TASKS, GAMMA = (2, 4, 8, 16, 32, 64), ('own prior', 'uniform'), 'no search', 24, .95
 COLORS = {'own prior': '#2f6db5', 'uniform': '#d9822b'}
 
-
 @lru_cache(1)
 def begun(world: str, seed: int):
     "The environment, and the policy of a seed."
@@ -32,7 +31,6 @@ def begun(world: str, seed: int):
     policy = tiny_policy(env, steps=WORLDS[world][0], pool=2048, seed=seed, progress=False)
     env.split = 'test'
     return env, policy
-
 
 def played(world: str, arm: str, visits: int, seed: int) -> dict:
     "Held-out tasks, with so many visits before every move."
@@ -51,13 +49,11 @@ def played(world: str, arm: str, visits: int, seed: int) -> dict:
         trees.close()
         steps, tokens = ([spent[what] for spent in trees.spent] for what in ('steps', 'tokens'))
     return dict(success=mean([e.success for e in games]), steps=mean(steps), tokens=mean(tokens),
-                seconds=round(time.process_time() - start, 1))
-
+        seconds=round(time.process_time() - start, 1))
 
 def rows() -> dict:
     "What is recorded: 'world, arm, visits, seed' -> row."
     return record_of('search', OUT).get('rows', {})
-
 
 def record(world: str, arm: str, visits: int, seed: int) -> dict:
     "A row of the record, made where it is missing."
@@ -69,26 +65,21 @@ def record(world: str, arm: str, visits: int, seed: int) -> dict:
     keep(facts | dict(rows=rows() | {key: row}), OUT, 'search', packed=True)
     return row
 
-
 LABELLED = [visits if visits in (2, 8, 64) else '' for visits in VISITS]     # in HopSearch the others would overlap
 CELLS = ((PLAIN, 0), *((arm, visits) for visits in VISITS for arm in ARMS))
-
 
 def measured() -> dict:
     "(world, arm, visits) -> the rows of its seeds, of every cell that has some."
     found = rows()
     seeds = {cell: [found[key] for seed in SEEDS if (key := ', '.join(map(str, (*cell, seed)))) in found]
-             for cell in ((world, *cell) for world in WORLDS for cell in CELLS)}
+        for cell in ((world, *cell) for world in WORLDS for cell in CELLS)}
     return {cell: there for cell, there in seeds.items() if there}
 
-
 def of(seeds: list[dict], what: str) -> list[float]: return [row[what] for row in seeds]
-
 
 def shown(ends: dict) -> str:
     "A mean with its interval, where there is one."
     return '{mean:.2f}'.format(**ends) + ('' if ends['low'] is None else ' [{low:.2f}, {high:.2f}]'.format(**ends))
-
 
 def table():
     "A row a cell: success with its interval over the seeds, environment steps and tokens of a task."
@@ -98,7 +89,6 @@ def table():
         'world': world, 'visits': visits, 'prior': arm, 'success': shown(interval(of(seeds, 'success'), 1.)),
         'steps': round(sum(of(seeds, 'steps'))/len(seeds)), 'tokens': round(sum(of(seeds, 'tokens'))/len(seeds)),
         'seeds': len(seeds)} for (world, arm, visits), seeds in measured().items()])
-
 
 def picture():
     "Success against environment steps, a panel for each world."
@@ -113,18 +103,17 @@ def picture():
             steps = [sum(of(seeds, 'steps'))/len(seeds) for seeds in there]
             sure = [(e['low'] or 0., e['mean'], e['high'] or e['mean']) for e in ends]
             error = dict(array=[high - mean for _, mean, high in sure],
-                         arrayminus=[mean - low for low, mean, _ in sure], symmetric=False, thickness=1)
+                arrayminus=[mean - low for low, mean, _ in sure], symmetric=False, thickness=1)
             figure.add_scatter(x=steps, y=[e['mean'] for e in ends], error_y=error, name=arm, legendgroup=arm,
-                               mode='lines+markers+text', text=LABELLED, textposition='top left', showlegend=at == 1,
-                               line=dict(color=COLORS[arm]), row=1, col=at)
+                mode='lines+markers+text', text=LABELLED, textposition='top left', showlegend=at == 1,
+                line=dict(color=COLORS[arm]), row=1, col=at)
         plain = interval(of(found[world, PLAIN, 0], 'success'))['mean']
         figure.add_hline(plain, line=dict(dash='dot', color='#777'), annotation_text='no search',
-                         annotation_position='bottom right', row=1, col=at)
+            annotation_position='bottom right', row=1, col=at)
     figure.update_xaxes(type='log', title='environment steps of a task')
     figure.update_yaxes(range=[-.05, 1.1], title='games won', col=1)
     return figure.update_layout(height=330, width=820, margin=dict(l=50, r=10, t=30, b=40), template='plotly_white',
-                                legend=dict(orientation='h', x=.4, y=1.22))
-
+        legend=dict(orientation='h', x=.4, y=1.22))
 
 def main() -> int:
     parser = ArgumentParser(description=__doc__.split('\n')[0])
@@ -137,6 +126,5 @@ def main() -> int:
                 print(world, arm, visits, seed, record(world, arm, visits, seed), flush=True)
     print(table().to_string(index=False) if rows() else 'nothing is recorded yet')
     return 0
-
 
 if __name__ == '__main__': sys.exit(main())

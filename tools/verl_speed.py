@@ -22,13 +22,11 @@ from bench.verl import apart, counterparts, problems, race
 ROOT = Path(__file__).resolve().parent.parent
 REFUSES_ONE = 'grpo_passk',  # verl raises for a group of one
 
-
 def ragged_gap(name: str, pair, seeds: int = 10) -> float:
     "Largest difference on small batches in float64: 12 episodes in fours, and 13, of which one is alone."
     batches = [ragged_batch(episodes, seed=seed) for episodes in ((12,) if name in REFUSES_ONE else (12, 13))
-               for seed in range(seeds)]
+        for seed in range(seeds)]
     return max(apart(*pair, batch, padded(batch, torch.float64)) for batch in batches)
-
 
 def when_equal(pair):
     """Largest advantage that verl gives to eight episodes that earn .7 each; None where ours is not 0 either,
@@ -42,7 +40,6 @@ def when_equal(pair):
     held = padded(batch)
     return float(pair[1](held)[0][held['response_mask'].bool()].abs().max())
 
-
 def timed_batch(episodes: int):
     "16 turns of 128 tokens for each episode; outcomes are the sums of rewards, a second reward is the success."
     batch = big_batch(episodes)
@@ -51,13 +48,11 @@ def timed_batch(episodes: int):
     batch.actions, batch.action_turn  # found once per batch, for everybody
     return batch
 
-
 def few(pairs: dict, repeats: int) -> dict:
     "The same race with 8 episodes, where what a call costs anyway shows."
     batch = timed_batch(8)
     held = padded(batch)
     return {name: race(*pair, batch, held, repeats) for name, pair in pairs.items()}
-
 
 def main() -> int:
     parser = ArgumentParser(description=__doc__, formatter_class=ArgumentDefaultsHelpFormatter)
@@ -75,15 +70,14 @@ def main() -> int:
         gap, large = ragged_gap(name, pair), apart(*pair, batch, held)
         rows[name] = race(*pair, batch, held, asked.repeats) | dict(gap=gap, gap_float32=large, equal=when_equal(pair))
         print(f"{name:32}{1000*rows[name]['ours']:8.1f} ms, verl{1000*rows[name]['verl']:8.1f} ms, ratio "
-              f"{rows[name]['ratio']:5.2f}, apart {gap:.0e} and {large:.0e}", flush=True)
+            f"{rows[name]['ratio']:5.2f}, apart {gap:.0e} and {large:.0e}", flush=True)
     record = circumstances('make test-verl')
     record['versions'] |= {name: version(name) for name in ('verl', 'tensordict', 'numpy')}
     record |= dict(episodes=asked.episodes, turns=16, tokens=128,
-                   repeats=asked.repeats, estimators=rows, small=few(pairs, asked.repeats),
-                   missing=sorted(registry.keys() - {name.split(',')[0] for name in pairs}))
+        repeats=asked.repeats, estimators=rows, small=few(pairs, asked.repeats),
+        missing=sorted(registry.keys() - {name.split(',')[0] for name in pairs}))
     found = problems(record)
     print(keep(record, asked.out, 'verl', packed=True), *found, sep='\n')
     return 1 if found else 0
-
 
 if __name__ == '__main__': sys.exit(main())

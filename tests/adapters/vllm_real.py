@@ -4,7 +4,7 @@ Its server and its engine serve a small random model in float32, so that everyth
 four digits, and SmolLM2 in bf16. The
 server answers the questions of tests/vllm_contract.py, and tests/vllm_server.py has to answer alike. What was seen is
 written to
-assets/interop/vllm_contract.json when everything has passed.
+assets/interop/vllm_contract.json.xz when everything has passed.
 """
 import copy
 import os
@@ -57,7 +57,7 @@ def kept(request):
     # some tests only (-k), or a failure: the old record stays
     if request.session.testsfailed > failed or len(record['seen']) < 5: return
     keep(circumstances('make test-vllm') | dict(packages={name: version(name) for name in PACKAGES}) | record,
-        ROOT/'assets'/'interop', 'vllm_contract')
+        ROOT/'assets'/'interop', 'vllm_contract', packed=True)
 
 class Real:
     "A vLLM server in a process of its own, on a port that stays when it is started again."

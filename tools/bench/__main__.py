@@ -3,7 +3,7 @@
 The page that explains it and shows what was found: nbs/bench/99_main.ipynb.
 """
 from __future__ import annotations
-import json, os, sys
+import os, sys
 for name, value in dict(OMP_NUM_THREADS='1', TOKENIZERS_PARALLELISM='false', HF_HUB_OFFLINE='1',
                         KINETO_LOG_LEVEL='5').items():
     os.environ.setdefault(name, value) # read when torch is imported
@@ -14,37 +14,33 @@ if __name__ == '__main__':  # `python tools/bench`: the modules beside this one 
 
 from fastcore.script import call_parse
 
-from agentlab.bench import circumstances, keep
-
+from agentlab.bench import circumstances, keep, kept
 
 def added_to(out: str, facts: dict, episodes: int) -> dict:
     "The record that lengths are added to. Raises ValueError where there is none, or one that was measured otherwise."
-    path = Path(out)/'training_step.json'
-    kept = json.loads(path.read_text()) if path.exists() else {}
+    known = kept(out, 'training_step')
     for name, now in dict(versions=facts['versions'], episodes=episodes).items():
-        if kept.get(name) != now:
-            raise ValueError(f'add=True: {path} has {name}={kept.get(name)}, now it would be {now}; measure all '
-                             f'lengths anew, without --add')
-    return kept
-
+        if known.get(name) != now:
+            raise ValueError(f'add=True: the record in {out} has {name}={known.get(name)}, now it would be {now}; '
+                f'measure all lengths anew, without --add')
+    return known
 
 def training_step(turns: list[int], episodes: int, repeats: int, out: str, facts: dict, add: bool = False):
     "Measure and keep the training step."
     import torch
     from bench import training_step as step
     torch.set_num_threads(1)
-    kept, found = added_to(out, facts, episodes) if add else {}, {}
+    known, found = added_to(out, facts, episodes) if add else {}, {}
     for length in turns:
         # load: how busy the machine was while it ran
         found[str(length)] = step.measure(length, episodes, repeats) | dict(
             load=circumstances('')['machine']['load'], date=facts['date'], command=facts['command'])
         print(step.as_markdown(step.summary(dict(turns={str(length): found[str(length)]}))), flush=True)
     for length in turns: found[str(length)]['memory'] = step.memory(length, episodes)
-    record = facts | dict(episodes=episodes, repeats=repeats, parameters=step.talker(1)[0].num_parameters()) | kept
-    record['turns'] = dict(sorted((kept.get('turns', {}) | found).items(), key=lambda row: int(row[0])))
-    keep(record, out, 'training_step')
+    record = facts | dict(episodes=episodes, repeats=repeats, parameters=step.talker(1)[0].num_parameters()) | known
+    record['turns'] = dict(sorted((known.get('turns', {}) | found).items(), key=lambda row: int(row[0])))
+    keep(record, out, 'training_step', packed=True)
     print(step.as_markdown(step.summary(record)), flush=True)
-
 
 def warm_start(out: str, facts: dict):
     "Measure and keep the warm start."
@@ -55,7 +51,6 @@ def warm_start(out: str, facts: dict):
     keep(record, out, 'warm_start')
     print('warm start, SFTTrainer over loop:', [round(x, 2) for x in record['ratios']], flush=True)
 
-
 def references(batch, seconds: dict) -> dict:
     "What is written the usual way, in units of ours: loop (plain numbers) and dictionaries (of tensors)."
     from agentlab.groups import same
@@ -63,8 +58,7 @@ def references(batch, seconds: dict) -> dict:
     key, rows = same(batch.of_turn('group'), batch.turns.state), bench.turn_rows(batch)
     other = dict(gigpo=bench.dictionary_gigpo, hgpo=bench.dictionary_hgpo)
     return dict(loop=bench.seconds_of(lambda: bench.loop_gigpo(batch, key))/seconds['gigpo'],
-                dictionaries={name: bench.seconds_of(lambda: f(rows))/seconds[name] for name, f in other.items()})
-
+        dictionaries={name: bench.seconds_of(lambda: f(rows))/seconds[name] for name, f in other.items()})
 
 def credit(out: str, facts: dict):
     "Measure and keep what every estimator costs, how that grows, references beside it, and what comparing texts costs."
@@ -82,8 +76,7 @@ def credit(out: str, facts: dict):
     record['similarity'] = similarity_speed(by.similar_states, [4, 8, 16, 32, 64, 128])
     keep(record, out, 'credit')
     print('gathers:', {name: round(cost/record['seconds']['gather'], 1) for name, cost in record['seconds'].items()},
-          record['scaling'], record['loop'], record['dictionaries'], record['similarity'], flush=True)
-
+        record['scaling'], record['loop'], record['dictionaries'], record['similarity'], flush=True)
 
 def tree(repeats: int, out: str, facts: dict):
     "Measure and keep an update on the tree of prefixes beside a flat one."
@@ -98,7 +91,6 @@ def tree(repeats: int, out: str, facts: dict):
     keep(record, out, 'tree')
     print(page.as_markdown(record), flush=True)
 
-
 def search(repeats: int, out: str, facts: dict):
     "Measure and keep a tree beside games, and a critic's update beside the policy's."
     import torch
@@ -107,7 +99,6 @@ def search(repeats: int, out: str, facts: dict):
     record = facts | page.measure(repeats)
     keep(record, out, 'search')
     print(page.as_markdown(record), flush=True)
-
 
 def real_sampler(model: str, rows: int, repeats: int, out: str, facts: dict):
     "Measure and keep sampling from a real model, beside a bare loop."
@@ -118,14 +109,12 @@ def real_sampler(model: str, rows: int, repeats: int, out: str, facts: dict):
     keep(record, out, 'real_sampler')
     print(bench.as_markdown(record), flush=True)
 
-
 def real_step(model: str, rounds: int, out: str, facts: dict):
     "Measure and keep a training step of a real model, beside TRL's."
     from bench import real_step as page, training_step as step
     record = facts | page.measure(model, repeats=rounds)
     keep(record, out, 'real_step')
     print(step.as_markdown(page.rows(record)), flush=True)
-
 
 def side_by_side(episodes: int, repeats: int, out: str, facts: dict):
     "Measure and keep episodes with tools that wait: one alone, all side by side, and one after the other."
@@ -136,14 +125,12 @@ def side_by_side(episodes: int, repeats: int, out: str, facts: dict):
     keep(record, out, 'side_by_side')
     print(page.as_markdown(record), flush=True)
 
-
 def imports(out: str, facts: dict):
     "Measure and keep the import."
     from bench.imports import import_cost
     record = facts | import_cost()
     keep(record, out, 'imports')
     print('import agentlab.credit after torch, seconds:', [round(x, 3) for x in record['wall']], flush=True)
-
 
 def lengths(
     turns: str, # as '4,8,16'
@@ -154,7 +141,6 @@ def lengths(
     if not found or min(found) < 1:
         raise ValueError(f'turns={turns!r}: give whole numbers from 1 with commas between them, as 4,8,16,32,64')
     return found
-
 
 @call_parse
 def main(
@@ -170,10 +156,10 @@ def main(
     """Measure a training step against TRL's, the warm start against SFTTrainer, and the cost of the import. Half an
     hour on a quiet core, most of it TRL's at 64 turns."""
     parts = dict(training_step=lambda: training_step(lengths(turns), episodes, repeats, out, facts, add),
-                 warm_start=lambda: warm_start(out, facts), imports=lambda: imports(out, facts),
-                 credit=lambda: credit(out, facts), tree=lambda: tree(repeats, out, facts),
-                 side_by_side=lambda: side_by_side(episodes, repeats, out, facts),
-                 search=lambda: search(repeats, out, facts))
+        warm_start=lambda: warm_start(out, facts), imports=lambda: imports(out, facts),
+        credit=lambda: credit(out, facts), tree=lambda: tree(repeats, out, facts),
+        side_by_side=lambda: side_by_side(episodes, repeats, out, facts),
+        search=lambda: search(repeats, out, facts))
     if model or only == 'real_sampler':
         parts['real_sampler'] = lambda: real_sampler(model or 'smollm2', 48, min(repeats, 3), out, facts)
     if model or only == 'real_step': parts['real_step'] = lambda: real_step(model or 'smollm2', rounds, out, facts)
@@ -181,8 +167,8 @@ def main(
     if episodes < 4 or episodes % 2: raise ValueError(f'episodes={episodes}: give an even number from 4')
     if min(repeats, rounds) < 1: raise ValueError(f'repeats={repeats}, rounds={rounds}: give at least 1')
     typed = [f'--turns {turns} --episodes {episodes} --repeats {repeats}', *['--add']*add,
-             *[f'--only {only}']*(only in ('real_sampler', 'side_by_side', 'search')),
-             *[f'--model {Path(model).name}']*bool(model)]
+        *[f'--only {only}']*(only in ('real_sampler', 'side_by_side', 'search')),
+        *[f'--model {Path(model).name}']*bool(model)]
     if only == 'real_step': typed = [f'--only real_step --model {Path(model or "smollm2").name} --rounds {rounds}']
     facts = circumstances(' '.join(['python tools/bench', *typed]))
     for part in [only] if only else parts: parts[part]()

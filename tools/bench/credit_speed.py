@@ -12,7 +12,6 @@ from torch import Tensor
 
 from agentlab.episodes import Batch, Table
 
-
 def big_batch(
     episodes: int = 1024, turns: int = 16, tokens: int = 128,  # tokens of a turn
     seed: int = 0,
@@ -25,19 +24,18 @@ def big_batch(
     rewards = torch.rand(count, generator=g).double()*(draw(4) == 0)
     outcome = (torch.rand(episodes, generator=g) < .5).double()*2 - 1
     e = Table(group=number//8, game=number, seat=zero, outcome=outcome, success=outcome > 0, truncated=zero > 0,
-              last_value=zero.double(), source=zero, policy=zero, step=zero,
-              instruction=zero - 1, answer=zero - 1, error=zero - 1, greedy=outcome*.5, prior=outcome*0 + .25)
+        last_value=zero.double(), source=zero, policy=zero, step=zero,
+        instruction=zero - 1, answer=zero - 1, error=zero - 1, greedy=outcome*.5, prior=outcome*0 + .25)
     t = Table(episode=turn//turns, t=turn % turns, reward=rewards, state=draw(40), action=draw(6), origin=turn,
-              tag=draw(4) - 1, meta=rewards, matched=draw(2), switch=draw(2), gain=rewards, step_reward=rewards,
-              seconds=rewards + 1)
+        tag=draw(4) - 1, meta=rewards, matched=draw(2), switch=draw(2), gain=rewards, step_reward=rewards,
+        seconds=rewards + 1)
     place = torch.arange(count*tokens)
     value = torch.rand(len(place), generator=g)
     k = Table(row=place//(turns*tokens), turn=place//tokens, id=place % 50, position=place % (turns*tokens),
-              weight=torch.ones(len(place)), old_logp=-value, sampler_logp=-value,
-              value=value, value_low=value, value_high=value, value_term=value, sum_pi_squared=value,
-              part=torch.full_like(place, 3))
+        weight=torch.ones(len(place)), old_logp=-value, sampler_logp=-value,
+        value=value, value_low=value, value_high=value, value_term=value, sum_pi_squared=value,
+        part=torch.full_like(place, 3))
     return Batch(e, Table(episode=number), t, k)
-
 
 def seconds_of(
     work,  # function without arguments
@@ -51,7 +49,6 @@ def seconds_of(
         found.append(time.process_time() - start)
     return min(found)
 
-
 def credit_speed(
     estimators: dict,  # name -> function of a batch
     batch: Batch,
@@ -61,8 +58,7 @@ def credit_speed(
     turn_value = batch.turns.reward
     batch.actions, batch.action_turn  # found once per batch, for everybody
     return (dict(gather=seconds_of(lambda: batch.spread(turn_value), 2*repeats + 1))
-            | {name: seconds_of(lambda: f(batch), repeats) for name, f in estimators.items()})
-
+        | {name: seconds_of(lambda: f(batch), repeats) for name, f in estimators.items()})
 
 def loop_gigpo(
     batch: Batch,
@@ -83,7 +79,6 @@ def loop_gigpo(
         if len(groups[k]) > 1: out[end[i - 1] if i else 0:end[i]] = returns[i] - means[k]
     return out
 
-
 def turn_rows(
     batch: Batch,
     dtype=torch.float32,  # of scores
@@ -93,10 +88,9 @@ def turn_rows(
     lengths = batch.turn_lengths()
     mask = (torch.arange(int(lengths.max()))[None] < lengths[:, None]).to(dtype)
     columns = dict(group=batch.of_turn('group'), state=batch.turns.state, episode=batch.turns.episode,
-                   reward=batch.turns.reward)
+        reward=batch.turns.reward)
     return (dict(mask=mask, outcome=batch.of_turn('outcome').to(dtype))
-            | {name: x.tolist() for name, x in columns.items()})
-
+        | {name: x.tolist() for name, x in columns.items()})
 
 def by_dictionary(
     scores: Tensor,     # (rows,)
@@ -117,7 +111,6 @@ def by_dictionary(
         if key is not None: out[i] = (scores[i] - mean[key])/(deviation[key] + eps)
     return out, members
 
-
 def _returns(rows, gamma):
     "(turns,) discounted return of every turn."
     found, running, episode = [], 0., rows['episode']
@@ -125,7 +118,6 @@ def _returns(rows, gamma):
         running = rows['reward'][i] + (gamma*running if i + 1 < len(episode) and episode[i + 1] == episode[i] else 0.)
         found.append(running)
     return torch.tensor(found[::-1], dtype=rows['outcome'].dtype)
-
 
 def dictionary_gigpo(
     rows: dict,  # of `turn_rows`
@@ -135,7 +127,6 @@ def dictionary_gigpo(
     episode, _ = by_dictionary(rows['outcome'], rows['group'])
     step, _ = by_dictionary(_returns(rows, gamma), list(zip(rows['group'], rows['state'])), alone=False)
     return (episode + step)[:, None]*rows['mask']
-
 
 def dictionary_hgpo(
     rows: dict,  # of `turn_rows`
@@ -155,12 +146,10 @@ def dictionary_hgpo(
             weight[i] += (k + 1)**alpha
     return (total/(weight + eps))[:, None]*rows['mask']
 
-
 WORDS = ('a the you are in on of and to your inventory room kitchen door chest key lamp drawer cabinet table shelf '
-         'open closed red blue green small large wooden metal '
-         'glass north south east west price color size buy search back next page item detail rating new old black '
-         'white shirt cotton light cup plate bowl spoon sink fridge').split()
-
+    'open closed red blue green small large wooden metal '
+    'glass north south east west price color size buy search back next page item detail rating new old black '
+    'white shirt cotton light cup plate bowl spoon sink fridge').split()
 
 def state_texts(
     count: int,       # different texts
@@ -175,7 +164,6 @@ def state_texts(
         found.append(' '.join(text))
     return found
 
-
 def worded_batch(
     distinct: int,  # different texts that a group meets, at most 128
     groups: int = 2, words: int = 60,
@@ -184,7 +172,6 @@ def worded_batch(
     batch, turn = big_batch(8*groups, 16, 1), torch.arange(128*groups)
     texts = {1000*g + i: text for g in range(groups) for i, text in enumerate(state_texts(distinct, words, seed=g))}
     return batch.with_turns(state=1000*(turn//128) + turn % distinct).replace(labels=dict(state=texts))
-
 
 def similarity_speed(
     clusters,             # function of a batch and `faithful`
@@ -197,5 +184,5 @@ def similarity_speed(
         batch = worded_batch(count, groups, words)
         cost = lambda faithful: seconds_of(lambda: clusters(batch, faithful=faithful), repeats)*1000/groups
         found.append(dict(distinct=count, clusters=len(clusters(batch).unique())/groups, exact=cost(False),
-                          shortcut=cost(True)))
+            shortcut=cost(True)))
     return found

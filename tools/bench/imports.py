@@ -16,7 +16,6 @@ new = {name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.s
 print(json.dumps(dict(wall=wall, cpu=cpu, packages=sorted(new))))
 '''
 
-
 def import_cost(
     module: str = 'agentlab.credit',
     after: tuple = ('torch',),  # imported before the clock starts
@@ -26,6 +25,6 @@ def import_cost(
     root = str(Path(__file__).resolve().parents[2])
     env = os.environ | dict(PYTHONPATH=os.pathsep.join(filter(None, (root, os.environ.get('PYTHONPATH')))))
     runs = [json.loads(subprocess.run([sys.executable, '-c', SCRIPT, module, *after], env=env, check=True,
-                                      capture_output=True, text=True).stdout) for _ in range(repeats)]
+        capture_output=True, text=True).stdout) for _ in range(repeats)]
     return dict(module=module, wall=[run['wall'] for run in runs], cpu=[run['cpu'] for run in runs],
-                packages=sorted({p for run in runs for p in run['packages']}))
+        packages=sorted({p for run in runs for p in run['packages']}))

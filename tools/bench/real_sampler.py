@@ -15,7 +15,6 @@ from agentlab.episodes import Batch, Episode, Turn
 from agentlab.policy import Policy, TorchSampler
 from agentlab.policy.exact import settle
 
-
 @dataclass
 class Work:
     "How many games, and how long."
@@ -30,7 +29,6 @@ class Work:
         draw = torch.Generator().manual_seed(0)
         widths = [self.guide + self.heard] + [self.heard]*(self.turns - 1)
         return [torch.randint(3, vocabulary, (self.rows, width), generator=draw) for width in widths]
-
 
 class Room(CacheLayerMixin):
     "Keys and values of one layer, allocated once; a forward sees what is filled."
@@ -51,7 +49,6 @@ class Room(CacheLayerMixin):
     def get_max_length(self) -> int: return self.columns
     get_max_cache_shape = get_max_length
 
-
 @torch.inference_mode()
 def bare_loop(
     model,
@@ -70,14 +67,13 @@ def bare_loop(
             # an index, as our sampler gives: on a slice the vocabulary's product is far slower
             end = torch.tensor([new.shape[1] - 1])
             logits = model(input_ids=new, position_ids=at, past_key_values=cache, use_cache=True,
-                           logits_to_keep=end).logits[:, -1]
+                logits_to_keep=end).logits[:, -1]
             logp = torch.log_softmax(logits.float(), -1)
             torch.multinomial(logp.exp(), 1, generator=draw)
             new = answer[:, step:step + 1]
             scores.append(logp.gather(1, new))
         last = new
     return torch.cat(scores, 1)
-
 
 def our_loop(
     model, work: Work,
@@ -96,12 +92,10 @@ def our_loop(
             game.append(Turn(t, context_ids=new, ids=one.ids, logps=one.logprobs, entropies=one.entropies))
     return said, [Episode(turns, group=i) for i, turns in enumerate(games)]
 
-
 def lap(call) -> tuple[float, float]:  # wall and CPU seconds
     wall, cpu = time.perf_counter(), time.process_time()
     call()
     return time.perf_counter() - wall, time.process_time() - cpu
-
 
 def measure(
     policy: Policy, work: Work,
@@ -116,10 +110,10 @@ def measure(
     gap = dict(plain=distance(policy, episodes, False))
     if settle(model): gap['exact'] = distance(policy, our_loop(model, work, texts)[1], None)
     sides = dict(bare=(False, lambda: bare_loop(model, texts, said)),
-                 plain=(False, lambda: our_loop(model, work, texts)))
+        plain=(False, lambda: our_loop(model, work, texts)))
     if 'exact' in gap:
         sides |= {'exact': (None, lambda: our_loop(model, work, texts)),
-                  'no words': (None, lambda: our_loop(model, work, texts, 0))}
+            'no words': (None, lambda: our_loop(model, work, texts, 0))}
     found = dict(seconds={name: [] for name in sides}, cpu={name: [] for name in sides})
     for _ in range(repeats):
         for name, (exact, call) in sides.items():
@@ -129,7 +123,6 @@ def measure(
             found['cpu'][name].append(cpu)
     return found | dict(gap=gap, work=vars(work), sampled=work.rows*work.turns*work.said)
 
-
 def distance(policy: Policy, episodes: list[Episode], exact: bool|None) -> tuple[float, float]:
     "Mean and largest distance of the sampled from the trained log-probabilities of the first eight games, nats."
     batch = Batch.from_episodes(episodes[:8])
@@ -137,22 +130,19 @@ def distance(policy: Policy, episodes: list[Episode], exact: bool|None) -> tuple
     apart = (policy.logprobs(batch)[0] - batch.action('sampler_logp')).abs()
     return apart.mean().item(), apart.max().item()
 
-
 def ratios(record: dict, kind: str = 'cpu') -> dict:
     "Side -> median over the rounds of its time by that of the bare loop in the same round."
     bare = record[kind]['bare']
     return {name: median(x/y for x, y in zip(times, bare)) for name, times in record[kind].items()}
 
-
 def as_markdown(record: dict) -> str:
     "The table of a record."
     cpu, wall, rate = ratios(record), ratios(record, 'seconds'), record['sampled']
     lines = [f"| {name} | {cpu[name]:.2f} | {wall[name]:.2f} | {rate/median(record['seconds'][name]):.0f} |"
-             for name in cpu]
+        for name in cpu]
     head = ['| side | CPU seconds, bare = 1 | wall seconds, bare = 1 | sampled tokens a second |', '|---|---|---|---|']
     gaps = [f'{name}: mean {mean:.4f}, largest {most:.4f}' for name, (mean, most) in record['gap'].items()]
     return '\n'.join([*head, *lines, '', 'Sampled minus trained log-probability, nats: ' + '; '.join(gaps) + '.'])
-
 
 def open_model(
     name: str,  # a folder in the transformers layout, or a name that `agentlab.policy.pretrained` knows

@@ -27,7 +27,6 @@ GUIDE = guide_text(
 COLOURS = 'red', 'blue', 'green', 'white', 'black', 'yellow'
 SHIPS = 'Anna', 'Berta', 'Clara', 'Dora', 'Emma', 'Frida'
 
-
 class Told(Talk):
     "A conversation of a fixed number of turns, under a guide."
     guide = GUIDE
@@ -39,14 +38,12 @@ class Told(Talk):
         observation, _, done, info = super().turn(action)
         return observation, vowels(action)/self.length, done, info
 
-
 def vowels(
     text: str,  # an action
 ) -> float:     # 0 to 1
     "Share of its letters that are vowels."
     letters = [c for c in text.lower() if c.isalpha()]
     return sum(c in 'aeiou' for c in letters)/max(len(letters), 1)
-
 
 def mute(
     model,      # causal language model, perhaps with an adapter; the rows of its special tokens change
@@ -67,27 +64,24 @@ def mute(
         chance = (model(input_ids=ids).logits[0, plain].float()/.7).softmax(-1)[:, special].sum(-1).max().item()
     if not chance < 1e-9:
         raise ValueError(f'special tokens would still be drawn, one time in {1/chance:.0f}: '
-                         'the states of this model have no direction in common')
+            'the states of this model have no direction in common')
     return model
 
-
 CHATML = ("{% for m in messages %}{% if m.role == 'tool' %}<|im_end|>\n<|im_start|>user\n{{ m.content }}<|im_end|>\n"
-          "{% elif m.tool_calls %}{% set call = m.tool_calls[0].function %}"
-          "<|im_start|>assistant\n{{ call.name }} {{ call.arguments|tojson }}<|im_end|>"
-          "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
-          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+    "{% elif m.tool_calls %}{% set call = m.tool_calls[0].function %}"
+    "<|im_start|>assistant\n{{ call.name }} {{ call.arguments|tojson }}<|im_end|>"
+    "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 # \Z: a $ would match before a last line break, too
 CALLS = PARSER['fields']['tool_calls'] | dict(close_pattern=r'<\|im_end\|>|\Z')
 CHATML_PARSER = dict(start_anchor_pattern=r'<\|im_start\|>\s*assistant\s*', defaults=PARSER['defaults'],
-                     fields=dict(tool_calls=CALLS))
+    fields=dict(tool_calls=CALLS))
 BETWEEN = '<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n'
-
 
 def chatml(tokenizer):
     "The tokenizer, which writes as its model was taught, and reads any text as a call of the one tool."
     tokenizer.chat_template, tokenizer.response_template = CHATML, CHATML_PARSER
     return tokenizer
-
 
 def random_llama(
     tokenizer,  # with a chat template
@@ -96,9 +90,9 @@ def random_llama(
     "A Llama of two layers with random weights and an adapter that adds something."
     from transformers import LlamaConfig, LlamaForCausalLM
     config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=hidden, intermediate_size=2*hidden, num_hidden_layers=2,
-                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048,
-                         tie_word_embeddings=True, initializer_range=.1, bos_token_id=None,
-                         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048,
+        tie_word_embeddings=True, initializer_range=.1, bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = LlamaForCausalLM(config).eval()
@@ -108,7 +102,6 @@ def random_llama(
             if 'lora_B' in name: torch.nn.init.normal_(p, std=.01)  # half of a fresh one has no gradient
     return mute(model, tokenizer)
 
-
 def tiny(
     turns: int,  # it does not depend on them
 ):               # (model, tokenizer)
@@ -117,7 +110,6 @@ def tiny(
     tokenizer = word_tokenizer([*re.findall(r'\w+|[^\w\s]', text), *map(str, range(1, 100))])
     tokenizer.add_special_tokens(dict(eos_token='<|im_end|>', pad_token='<|im_end|>', bos_token='<|im_start|>'))
     return random_llama(chatml(tokenizer)), tokenizer
-
 
 def real(
     name: str,   # that `agentlab.policy.pretrained` knows, or a folder; it was taught in ChatML
@@ -129,27 +121,23 @@ def real(
     policy = pretrained(name, source='package' if name in KNOWN else None, template=CHATML)
     return mute(policy.model, policy.tokenizer), chatml(policy.tokenizer)
 
-
 def adapter_grpo(**fields) -> recipes.Recipe:
     "GRPO for a pretrained model with an adapter."
     return for_pretrained(recipes.grpo(**fields), **fields)
-
 
 def setting(
     model: str,  # 'tiny', or as for `real`
 ) -> Setting:
     "What a step is made with."
     large = Setting(open=partial(real, model), world=Told, recipe=adapter_grpo, said=8, heard=48, between=BETWEEN,
-                    size=6, micro=8, threads=cores())
+        size=6, micro=8, threads=cores())
     if model != 'tiny': return large
     small = dict(open=tiny, micro=4, threads=1)
     return replace(large, recipe=partial(adapter_grpo, tree=True), **small)  # it would not go on the tree by itself
 
-
 def cores() -> int:
     "Cores that this process may use."
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-
 
 def measure(
     model: str = 'smollm2', # 'tiny', or as for `real`
@@ -167,7 +155,6 @@ def measure(
     record = numbers | facts | dict(turns={str(turns): found})
     return record | dict(ratio=ratios(record))
 
-
 def raced(how: Setting, turns: int, episodes: int, repeats: int) -> tuple[dict, dict]:
     "What is known of the model; seconds (of the processor), wall, work and tokens by side."
     with open_sides(turns, episodes, how) as sides:
@@ -181,7 +168,6 @@ def raced(how: Setting, turns: int, episodes: int, repeats: int) -> tuple[dict, 
         tokens = {name: side.tokens() for name, side in sides.items()}
         return facts, dict(seconds=taken('cpu'), wall=taken('wall'), work=work, tokens=tokens)
 
-
 def rows(
     record: dict,  # as `measure` makes it
 ) -> list[dict]:   # a row for each side
@@ -194,13 +180,11 @@ def rows(
         return taken | dict(memory=cpu['memory']) | tokens
     return [row(*pair) for pair in zip(*timed)]
 
-
 def ratios(record: dict) -> dict:  # side -> {sampling, update, step, wall, memory, computed}
     "TRL in units of agentlab."
     ours, *theirs = rows(record)
     asked = [name for name in ('sampling', 'update', 'step', 'wall', 'memory', 'computed') if ours[name]]
     return {row['side']: {name: row[name]/ours[name] for name in asked} for row in theirs}
-
 
 def picture(record: dict):
     "CPU seconds of the sides."

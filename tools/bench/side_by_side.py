@@ -12,7 +12,6 @@ from agentlab.env.wrappers import Wrapper
 from agentlab.policy import tiny_policy
 from agentlab.rollout import Scripted, play
 
-
 class Waiting(Wrapper):
     "Every answer takes `delay` seconds longer."
     def __init__(self, env, delay: float):
@@ -22,18 +21,16 @@ class Waiting(Wrapper):
         time.sleep(self.delay)
         return super().step(action)
 
-
 def seconds_of(policy, env, episodes: int, workers: int, max_turns: int) -> tuple[float, int]:
     "Wall time of that many episodes that their experts play; the turns of the longest. RuntimeError where one fails."
     draws = Random(0)
     speaker, began = Scripted(policy, lambda game: game.env.expert(0., draws)), time.perf_counter()
     found = play(policy, env, list(range(episodes)), sampler=speaker, on_reset=speaker.begin, workers=workers,
-                 max_turns=max_turns, max_tokens=64)
+        max_turns=max_turns, max_tokens=64)
     wall = time.perf_counter() - began
     faults = [episode.error for episode in found if episode.error]
     if faults: raise RuntimeError(f'{env.name}: {faults[0]}')
     return wall, max(len(episode.turns) for episode in found)
-
 
 def measure_world(name: str, episodes: int = 64, delay: float = .05, repeats: int = 3, max_turns: int = 8) -> dict:
     """Seconds a turn of one episode alone, of many side by side, and of many one after the other (a tenth of them,
@@ -48,16 +45,14 @@ def measure_world(name: str, episodes: int = 64, delay: float = .05, repeats: in
     alone, together, in_turn = (median(column) for column in zip(*rounds))
     return dict(alone=alone, together=together, in_turn=in_turn, ratio=together/alone, gain=in_turn/together)
 
-
 def measure(episodes: int = 64, delay: float = .05, repeats: int = 3) -> dict:
     "Numbers of every world that has a name."
     return dict(episodes=episodes, delay=delay, repeats=repeats,
-                worlds={name: measure_world(name, episodes, delay, repeats) for name in envs})
-
+        worlds={name: measure_world(name, episodes, delay, repeats) for name in envs})
 
 def as_markdown(record: dict) -> str:
     "A row a world, milliseconds a turn."
     lines = [f"| {name} | {row['alone']*1e3:.0f} | {row['together']*1e3:.0f} | {row['in_turn']*1e3:.0f} | "
-             f"{row['ratio']:.2f} | {row['gain']:.1f} |" for name, row in record['worlds'].items()]
+        f"{row['ratio']:.2f} | {row['gain']:.1f} |" for name, row in record['worlds'].items()]
     head = f"| world | one alone | {record['episodes']} side by side | one after the other | times one alone | gain |"
     return '\n'.join([head, '|---|---|---|---|---|---|', *lines])

@@ -27,7 +27,6 @@ WORDS = tuple(f'w{number}' for number in range(40))
 SAID = 4  # tokens of an action
 TOOLS = str(Path(__file__).resolve().parents[1])
 
-
 class Talk(TextEnv):
     "A conversation of a fixed number of turns."
     def __init__(self, length: int): self.length = length
@@ -37,23 +36,20 @@ class Talk(TextEnv):
         done = self.turns == self.length
         return '' if done else self.words(), worth(action)/self.length, done, {}
 
-
 def worth(
     text: str,  # an action
 ) -> float:     # 0 to 1
     "Share of its words that are paid."
     return sum(word in WORDS[:len(WORDS)//2] for word in text.split())/SAID
 
-
 TEMPLATE = ("{% for m in messages %}{% if m.role == 'tool' %}<|end|><|user|>{{ m.content }}<|end|>"
-            "{% elif m.tool_calls %}<|assistant|>{{ m.tool_calls[0].function.name }} {{ "
-            "m.tool_calls[0].function.arguments|tojson }}<|end|>"
-            "{% else %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endif %}{% endfor %}{% if add_generation_prompt "
-            "%}<|assistant|>{% endif %}")
+    "{% elif m.tool_calls %}<|assistant|>{{ m.tool_calls[0].function.name }} {{ "
+    "m.tool_calls[0].function.arguments|tojson }}<|end|>"
+    "{% else %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endif %}{% endfor %}{% if add_generation_prompt "
+    "%}<|assistant|>{% endif %}")
 CALL = dict(type='function', function=dict(name='say', arguments=dict(text='{content}')))
 PARSER = dict(start_anchor='<|assistant|>', defaults=dict(role='assistant'),
-              fields=dict(tool_calls=dict(close_pattern=r'<\|end\|>|$', content='text', transform=[CALL])))
-
+    fields=dict(tool_calls=dict(close_pattern=r'<\|end\|>|$', content='text', transform=[CALL])))
 
 def talker(
     turns: int,  # of the longest conversation
@@ -68,7 +64,6 @@ def talker(
         embedding[tokenizer.convert_tokens_to_ids(['<|end|>', '<|user|>', '<|system|>', '<unk>']), 0] = -6.
     return model, tokenizer
 
-
 @dataclass(frozen=True)
 class Setting:
     "What a step is made with."
@@ -81,7 +76,6 @@ class Setting:
     size: int = 8                   # episodes of a group
     micro: int|None = None          # episodes of a forward pass of TRL's update; None: all
     threads: int = 1
-
 
 class Side:
     "One way to make a training step, made again and again from the same weights."
@@ -112,15 +106,12 @@ class Side:
     def lap(self) -> dict: return self.laps[-1]['cpu']
     def close(self): pass
 
-
 def clocks() -> dict: return dict(cpu=time.process_time(), wall=time.perf_counter())  # seconds
-
 
 def shape(episodes: int, size: int = 8) -> tuple[int, int]:
     "Groups and group size: groups of `size` where there are enough episodes."
     size = size if episodes % size == 0 else 2
     return episodes//size, size
-
 
 class AgentlabSide(Side):
     "agentlab's trainer."
@@ -129,7 +120,7 @@ class AgentlabSide(Side):
         super().__init__('agentlab', model)
         groups, size = shape(episodes, how.size)
         recipe = how.recipe(minibatches=1, groups=groups, group_size=size, max_turns=turns, max_tokens=how.said,
-                            rollout=self.play, credit=self.credit)
+            rollout=self.play, credit=self.credit)
         self.training = Training(Policy(model, tokenizer), how.world(turns), recipe)
         self.training.optimizer.register_step_pre_hook(lambda *_: self.keep_gradient(model))
     def play(self, *args, **kw):
@@ -157,8 +148,7 @@ class AgentlabSide(Side):
         b, turn = self.batch, self.batch.tokens.turn
         first = {int(row): float(a) for row, a in zip(b.tokens.row[b.actions].flip(0), self.advantage.flip(0))}
         return [(b.tokens.id[b.tokens.row == row].tolist(), (turn[b.tokens.row == row] >= 0).nonzero()[:, 0].tolist(),
-                 first[row]) for row in range(len(b))]
-
+            first[row]) for row in range(len(b))]
 
 def generate(
     trainer,                    # trl.GRPOTrainer
@@ -170,7 +160,6 @@ def generate(
         out = trainer.model.generate(**inputs, generation_config=trainer.generation_config)
         logps = trainer.model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
     return out.sequences[:, -logps.shape[1]:].tolist(), logps.tolist()
-
 
 def rollout_loop(
     turns: int,
@@ -187,7 +176,7 @@ def rollout_loop(
         for _ in range(turns):
             ids, scores = generate(trainer, contexts)
             steps = [game.step(text)
-                     for game, text in zip(games, tokenizer.batch_decode(ids, skip_special_tokens=True))]
+                for game, text in zip(games, tokenizer.batch_decode(ids, skip_special_tokens=True))]
             between = [how.between.format(step.observation) for step in steps]
             new = tokenizer(between, add_special_tokens=False)['input_ids']
             for i, step in enumerate(steps):
@@ -197,10 +186,9 @@ def rollout_loop(
                 mask[i] += [1]*len(ids[i]) + [0]*len(after)
                 paid[i] += sum(step.reward.values())
         return dict(prompt_ids=[c[:n] for c, n in zip(contexts, starts)],
-                    completion_ids=[c[n:] for c, n in zip(contexts, starts)],
-                    logprobs=logps, env_mask=mask, paid=paid)
+            completion_ids=[c[n:] for c, n in zip(contexts, starts)],
+            logprobs=logps, env_mask=mask, paid=paid)
     return rollout
-
 
 def tool_class(turns: int, how: Setting = Setting()):
     "The world as TRL's `environment_factory` wants it."
@@ -219,7 +207,6 @@ def tool_class(turns: int, how: Setting = Setting()):
             return step.observation
     return TalkTool
 
-
 def how_to_play(kind: str, turns: int, seeds: list[int], tokenizer, how: Setting = Setting()) -> dict:
     "What GRPOTrainer is given besides model and config: its data, its environment, its reward."
     from datasets import Dataset
@@ -229,13 +216,12 @@ def how_to_play(kind: str, turns: int, seeds: list[int], tokenizer, how: Setting
         first = {how.world(turns).reset(seed).observation: seed for seed in seeds}
         data = [[*told, dict(role='user', content=observation)] for observation in first]
         return dict(train_dataset=Dataset.from_dict(dict(prompt=data)), rollout_func=rollout_loop(turns, first, how),
-                    reward_funcs=lambda paid, **_: paid)
+            reward_funcs=lambda paid, **_: paid)
     def reward(environments, completion_ids, **_):
         last = tokenizer.batch_decode([ids[-how.said:] for ids in completion_ids], skip_special_tokens=True)
         return [e.paid + sum(e.game.step(text).reward.values()) for e, text in zip(environments, last)]
     data = dict(prompt=[[*told, dict(role='user', content='')]]*len(seeds), seed=seeds)
     return dict(train_dataset=Dataset.from_dict(data), environment_factory=tool_class(turns, how), reward_funcs=reward)
-
 
 def trl_config(kind: str, folder: str, turns: int, episodes: int, how: Setting = Setting()):
     "GRPOConfig with the recipe's numbers, and without what is meant for a GPU: autocast, gradient checkpointing."
@@ -243,14 +229,13 @@ def trl_config(kind: str, folder: str, turns: int, episodes: int, how: Setting =
     recipe, micro = how.recipe(), min(how.micro or episodes, episodes)
     scores = dict(return_dict_in_generate=True, output_scores=True) if kind == 'rollout_func' else {}
     return GRPOConfig(output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to='none',
-                      save_strategy='no', logging_strategy='no',
-                      disable_tqdm=True, per_device_train_batch_size=micro, gradient_accumulation_steps=episodes//micro,
-                      num_generations=shape(episodes, how.size)[1], max_steps=10**6, shuffle_dataset=False,
-                      max_completion_length=(how.heard + how.said)*turns, max_tool_calling_iterations=turns - 1,
-                      generation_kwargs=dict(max_new_tokens=how.said, **scores), temperature=recipe.temperature,
-                      loss_type='dapo', learning_rate=recipe.lr, lr_scheduler_type='constant',
-                      weight_decay=recipe.weight_decay, max_grad_norm=recipe.max_grad_norm)
-
+        save_strategy='no', logging_strategy='no',
+        disable_tqdm=True, per_device_train_batch_size=micro, gradient_accumulation_steps=episodes//micro,
+        num_generations=shape(episodes, how.size)[1], max_steps=10**6, shuffle_dataset=False,
+        max_completion_length=(how.heard + how.said)*turns, max_tool_calling_iterations=turns - 1,
+        generation_kwargs=dict(max_new_tokens=how.said, **scores), temperature=recipe.temperature,
+        loss_type='dapo', learning_rate=recipe.lr, lr_scheduler_type='constant',
+        weight_decay=recipe.weight_decay, max_grad_norm=recipe.max_grad_norm)
 
 def timed_trainer(side, **arguments):
     """A GRPOTrainer that times its sampling, draws the ids of `side.ids` where that is set, and keeps what it is
@@ -264,7 +249,6 @@ def timed_trainer(side, **arguments):
             return side.scored
     return TimedTrainer(**arguments)
 
-
 @contextmanager
 def forced(ids):
     "torch.multinomial draws, and then gives these ids, one tensor a call; None: it is left alone."
@@ -277,9 +261,7 @@ def forced(ids):
         return next(rest)
     with mock.patch.object(torch, 'multinomial', draw_and_replace): yield
 
-
 class Stopped(Exception): "Ends the training thread between two steps."
-
 
 def baton(side):
     "A callback that waits before each step until the side is asked for it."
@@ -293,7 +275,6 @@ def baton(side):
         def on_step_end(self, *args, **kw): side.end()
     return Baton()
 
-
 class TrlSide(Side):
     "TRL's GRPOTrainer, through 'rollout_func' or 'environment_factory'."
     def __init__(self, name: str, turns: int, episodes: int, ids=None, how: Setting = Setting()):
@@ -304,7 +285,7 @@ class TrlSide(Side):
         seeds = [derive(0, 0, 'tasks', group) for group in range(groups)]  # as `collect` does in step 0 of run 0
         config = trl_config(name, self.folder.name, turns, episodes, how)
         self.trainer = timed_trainer(self, model=model, args=config, processing_class=tokenizer,
-                                     callbacks=[baton(self)], **how_to_play(name, turns, seeds, tokenizer, how))
+            callbacks=[baton(self)], **how_to_play(name, turns, seeds, tokenizer, how))
         self.thread = threading.Thread(target=self.run, name=f'TRL {name}', daemon=True)
         self.thread.start()
         self.wait()
@@ -326,10 +307,10 @@ class TrlSide(Side):
         "Of every episode: ids, places that are trained, advantage."
         s = self.scored
         ids, there = torch.cat([s['prompt_ids'], s['completion_ids']],
-                               1), torch.cat([s['prompt_mask'], s['completion_mask']], 1).bool()
+            1), torch.cat([s['prompt_mask'], s['completion_mask']], 1).bool()
         trained = torch.cat([torch.zeros_like(s['prompt_mask']), s['completion_mask']*s['tool_mask']], 1)
         return [(ids[i][there[i]].tolist(), trained[i][there[i]].nonzero()[:, 0].tolist(), float(s['advantages'][i]))
-                for i in range(len(ids))]
+            for i in range(len(ids))]
     def tokens(self) -> dict:
         "Sampled and trained; of all rows; read by the model in the update, padding included."
         s = self.scored
@@ -341,7 +322,6 @@ class TrlSide(Side):
         self.asked.put(False)
         self.thread.join()
         self.folder.cleanup()
-
 
 @contextmanager
 def quiet():
@@ -355,9 +335,7 @@ def quiet():
             yield
     finally: logging.set_verbosity(level)
 
-
 SIDES = ('agentlab', 'rollout_func', 'environment_factory')
-
 
 @contextmanager
 def open_sides(
@@ -377,7 +355,6 @@ def open_sides(
             sides[name].step()
         yield sides
 
-
 def same_work(
     sides: dict,            # from `open_sides`
     gradient: float = 1e-4, # largest difference of gradients that is none; bf16 rounds coarsely
@@ -393,11 +370,10 @@ def same_work(
             gaps['advantage'] = max(gaps['advantage'], abs(advantage - theirs))
         assert sides[name].gradient.keys() == ours.gradient.keys()
         gaps['gradient'] = max(gaps['gradient'], *(float((g - sides[name].gradient[k]).abs().max()/largest)
-                                                   for k, g in ours.gradient.items()))
+            for k, g in ours.gradient.items()))
     assert gaps['advantage'] < 1e-4 and gaps['gradient'] < gradient, f'advantages or gradients differ: {gaps}'
     return dict(sampled=ours.said().numel(), trained=sum(len(w[1]) for w in work), tokens=sum(len(w[0]) for w in work),
-                **{f'{k}_gap': v for k, v in gaps.items()})
-
+        **{f'{k}_gap': v for k, v in gaps.items()})
 
 def measure(
     turns: int,
@@ -415,10 +391,8 @@ def measure(
             return dict(seconds=seconds, work=work, shares={name: shares(side) for name, side in sides.items()})
     finally: torch.set_num_threads(threads)
 
-
 MATRIX = re.compile(
     r'aten::(add|b|badd)?(mm|bmm)\b|aten::addmv|aten::mv\b|aten::dot\b|scaled_dot_product|mkldnn|mkl_linear')
-
 
 def shares(
     side: Side,
@@ -429,17 +403,16 @@ def shares(
     events, side.profiler = side.profiler.events(), None
     frame = next(e for e in events if e.name == 'sampling').time_range
     total = dict(sampling=dict.fromkeys(('matrix', 'other', 'python'), 0.),
-                 update=dict.fromkeys(('matrix', 'other', 'python'), 0.))
+        update=dict.fromkeys(('matrix', 'other', 'python'), 0.))
     for e in events:
         phase = 'sampling' if frame.start <= e.time_range.start <= frame.end else 'update'
         if e.name.startswith('aten::'):
             total[phase]['matrix' if MATRIX.search(e.name) else 'other'] += e.self_cpu_time_total
     length = dict(sampling=frame.end - frame.start)
     length['update'] = (max(e.time_range.end for e in events) - min(e.time_range.start for e in events)
-                        - length['sampling'])
+        - length['sampling'])
     for phase, parts in total.items(): parts['python'] = length[phase] - parts['matrix'] - parts['other']
     return {phase: {k: v/sum(length.values()) for k, v in parts.items()} for phase, parts in total.items()}
-
 
 def peak_memory(name: str, turns: int, episodes: int, how: Setting = Setting(), steps: int = 2) -> float:
     "MB by which some steps of a side raise this process's highest mark of resident memory. Call it in a fresh process."
@@ -452,7 +425,6 @@ def peak_memory(name: str, turns: int, episodes: int, how: Setting = Setting(), 
         for _ in range(steps): side.step()
         side.close()
         return mark() - before
-
 
 def memory(turns: int, episodes: int = 64, how: Setting = Setting(), steps: int = 2) -> dict|None:
     "Peak memory of a step in MB, by side; None where the operating system does not tell."
@@ -469,7 +441,6 @@ def memory(turns: int, episodes: int = 64, how: Setting = Setting(), steps: int 
           ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool):
         return {name: pool.submit(peak_memory, name, turns, episodes, how, steps).result() for name in SIDES}
 
-
 def summary(
     record: dict,  # what `python tools/bench` wrote
 ) -> list[dict]:   # a row for each number of turns and side
@@ -481,11 +452,10 @@ def summary(
             whole = [lap['sampling'] + lap['update'] for lap in laps]
             ratios = [theirs/our for theirs, our in zip(whole, ours)]
             rows.append(dict(turns=int(turns), side=name, sampling=median(lap['sampling'] for lap in laps),
-                             update=median(lap['update'] for lap in laps), step=median(whole),
-                             ratio=median(ratios), least=min(ratios), largest=max(ratios),
-                             memory=(found.get('memory') or {}).get(name)))
+                update=median(lap['update'] for lap in laps), step=median(whole),
+                ratio=median(ratios), least=min(ratios), largest=max(ratios),
+                memory=(found.get('memory') or {}).get(name)))
     return rows
-
 
 def limits(
     record: dict,
@@ -497,17 +467,15 @@ def limits(
         ours, theirs, phases = rows['agentlab'], rows['rollout_func'], part['shares']['agentlab']
         matrix = sum(phase['matrix'] for phase in phases.values())
         found[int(turns)] = dict(matrix=matrix, update=ours['update']/ours['step'],
-                                 no_sampling=theirs['step']/ours['update'],
-                                 only_matrix=theirs['step']/(matrix*ours['step']))
+            no_sampling=theirs['step']/ours['update'],
+            only_matrix=theirs['step']/(matrix*ours['step']))
     return found
-
 
 def as_markdown(rows: list[dict], digits: int = 2) -> str:
     "Rows of equal keys as a Markdown table."
     def text(x): return '' if x is None else f'{x:.{digits}f}' if isinstance(x, float) else str(x)
     lines = [list(rows[0]), ['---']*len(rows[0])] + [[text(x) for x in row.values()] for row in rows]
     return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
-
 
 def figure(
     record: dict,
@@ -518,11 +486,11 @@ def figure(
     ours = {row['turns']: row['sampling'] + row['update'] for row in rows if row['side'] == 'agentlab'}
     place = [[f"{row['turns']} turns" for row in rows], [row['side'] for row in rows]]
     bars = [go.Bar(name=phase, y=place, x=[row[phase]/ours[row['turns']] for row in rows], marker_color=colour,
-                   orientation='h') for phase, colour in (('update', '#0072B2'), ('sampling', '#E69F00'))]
+        orientation='h') for phase, colour in (('update', '#0072B2'), ('sampling', '#E69F00'))]
     bars[1].text = [f" {row['step']:.2f} s" for row in rows]
     bars[1].textposition, bars[1].cliponaxis = 'outside', False
     drawn = go.Figure(bars)
     drawn.update_layout(barmode='stack', template='plotly_white', width=860, height=500,
-                        margin=dict(l=10, r=60, t=30, b=40), legend=dict(orientation='h', y=1.1, traceorder='normal'),
-                        xaxis_title="CPU time of a step, agentlab's = 1 (its seconds at the end of the bar)")
+        margin=dict(l=10, r=60, t=30, b=40), legend=dict(orientation='h', y=1.1, traceorder='normal'),
+        xaxis_title="CPU time of a step, agentlab's = 1 (its seconds at the end of the bar)")
     return drawn

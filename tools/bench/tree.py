@@ -17,12 +17,11 @@ from agentlab.train import recipes
 from agentlab.train.trainer import Training, minibatches, optimise
 
 GUIDE = ("You are playing a game with numbers. I think of a whole number between two limits, which I tell you "
-         "first. In every turn you guess one number. Write exactly the word guess, a space and the number in "
-         "digits, and nothing else: no greeting, no explanation, no punctuation. After a wrong guess I answer "
-         "whether my number is higher or lower than yours; remember these hints, and never guess a number that "
-         "they exclude. The best way is to halve what is left in every turn. You win when you name my number, and "
-         "you lose when your five guesses are used up. Example: guess 8")
-
+    "first. In every turn you guess one number. Write exactly the word guess, a space and the number in "
+    "digits, and nothing else: no greeting, no explanation, no punctuation. After a wrong guess I answer "
+    "whether my number is higher or lower than yours; remember these hints, and never guess a number that "
+    "they exclude. The best way is to halve what is left in every turn. You win when you name my number, and "
+    "you lose when your five guesses are used up. Example: guess 8")
 
 def game(
     chat,              # agentlab.policy.Chat
@@ -46,7 +45,6 @@ def game(
     episode.outcome = draw.random()  # only so that there is an advantage
     return episode
 
-
 def games(
     chat,                   # agentlab.policy.Chat
     groups: int, size: int, # tasks; games of each
@@ -56,7 +54,6 @@ def games(
     "Groups of games."
     def one(k, i): return game(chat, derive(seed, 'task', k), derive(seed, k, i), system, group=k, game=k*size + i)
     return Batch.from_episodes([one(k, i) for k in range(groups) for i in range(size)])
-
 
 def counted(
     batch: Batch,
@@ -68,9 +65,7 @@ def counted(
     whole, apart = prefixes(ids, lengths), prefixes(torch.cat([group[:, None], ids], 1), lengths + 1)
     return dict(held=whole.held, distinct=whole.distinct, distinct_in_groups=apart.distinct - len(group.unique()))
 
-
 SIDES = dict(flat=False, tree=None)
-
 
 def begun(
     policy,    # agentlab.policy.Policy
@@ -82,7 +77,6 @@ def begun(
     policy.tree = False
     logp = policy.logprobs(batch)[0]
     return training, batch.with_action(old_logp=logp, sampler_logp=logp)
-
 
 def update(
     training: Training, batch: Batch,
@@ -96,7 +90,6 @@ def update(
         sums.append(optimise(training, batch, advantage, rows)[0])
     took = dict(seconds=time.perf_counter() - wall, processor=time.process_time() - own)
     return took | dict(computed=sum(s['computed'] for s in sums), held=sum(s['held'] for s in sums))
-
 
 def compared(
     training: Training, batch: Batch,
@@ -112,7 +105,6 @@ def compared(
     record = {side: {name: median(row[name] for row in rows) for name in rows[0]} for side, rows in found.items()}
     ratio = {name: record['tree'][name]/record['flat'][name] for name in ('seconds', 'processor')}
     return record | dict(ratio=ratio) | counted(batch)
-
 
 def kept_bytes(
     policy, batch: Batch,
@@ -132,7 +124,6 @@ def kept_bytes(
         found.append((size, size/tally(part)['computed']))
         del alive
     return dict(zip(('bytes', 'per_token'), max(found)))
-
 
 def apart(
     policy, batch: Batch,
@@ -154,7 +145,6 @@ def apart(
     gap, slope = (tree - flat).abs(), (tree_slope - flat_slope).norm()/flat_slope.norm()
     return dict(largest=gap.max().item(), mean=gap.mean().item(), gradient=slope.item())
 
-
 def measure_reader(
     repeats: int,
     groups: int = 2,     # tasks; eight games of each
@@ -172,10 +162,9 @@ def measure_reader(
     training, batch = begun(policy, games(policy.chat, groups, 8), budget=budget)
     guided = compared(training, batch, repeats) | dict(apart=apart(policy, batch.select(range(8))))
     guided |= dict(memory={side: kept_bytes(policy, batch.select(range(8)), choice, budget)
-                           for side, choice in SIDES.items()})
+        for side, choice in SIDES.items()})
     training, batch = begun(policy, games(policy.chat, 16, 1, system=None), budget=budget)
     return facts | dict(guided=guided, alone=compared(training, batch, repeats))
-
 
 def measure_tiny(
     repeats: int,
@@ -195,7 +184,6 @@ def measure_tiny(
             found[name] = compared(training, batch, repeats, dict(flat=False, tree=True))
             found[name] |= dict(apart=apart(policy, batch))
     return found
-
 
 def as_markdown(
     record: dict,  # as `python tools/bench --only tree` keeps it

@@ -16,7 +16,6 @@ from bench.training_step import quiet
 
 PEAK = 8e-3  # highest learning rate
 
-
 def by_loop(updates: int, episodes: int) -> tuple:
     "(policy, CPU seconds of every update but the first, batches) of agentlab's warm start."
     policy, batches, clock, learn = tiny_policy(KeyDoor(), warm=False), [], [], tiny.imitate
@@ -25,9 +24,8 @@ def by_loop(updates: int, episodes: int) -> tuple:
         return learn(policy, batch)
     with mock.patch.object(tiny, 'imitate', keep):
         tiny.warm_start(policy, KeyDoor(split='demo'), steps=updates, episodes=episodes, pool=updates*episodes, lr=PEAK,
-                        on_step=lambda *_: clock.append(time.process_time()))
+            on_step=lambda *_: clock.append(time.process_time()))
     return policy, [b - a for a, b in zip(clock, clock[1:])], batches
-
 
 def as_dataset(batches: list[Batch]):
     "Batches, one after the other, as a tokenised dataset for SFTTrainer."
@@ -37,16 +35,14 @@ def as_dataset(batches: list[Batch]):
         lengths = torch.bincount(b.tokens.row).tolist()
         label = torch.where(b.tokens.turn >= 0, b.tokens.id, -100)
         rows += [dict(input_ids=i.tolist(), labels=l.tolist())
-                 for i, l in zip(b.tokens.id.split(lengths), label.split(lengths))]
+            for i, l in zip(b.tokens.id.split(lengths), label.split(lengths))]
     return Dataset.from_list(rows)
-
 
 def learning(model, updates: int):
     "The optimiser and the learning rates of `warm_start`, as SFTTrainer takes them."
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, weight_decay=.01, betas=(.9, .95))
     rate = lambda step: min(1, (step + 1)/50)*(.55 + .45*math.cos(math.pi*step/updates))
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-
 
 def by_trl(updates: int, episodes: int, batches: list[Batch]) -> tuple:
     "(policy, CPU seconds of every update but the first) of TRL's SFTTrainer."
@@ -57,23 +53,21 @@ def by_trl(updates: int, episodes: int, batches: list[Batch]) -> tuple:
         def on_step_end(self, *args, **kw): clock.append(time.process_time())
     with tempfile.TemporaryDirectory() as folder, quiet():
         config = SFTConfig(output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to='none',
-                           save_strategy='no', disable_tqdm=True,
-                           logging_strategy='no', max_length=None, max_steps=updates,
-                           per_device_train_batch_size=episodes, max_grad_norm=1., train_sampling_strategy='sequential')
+            save_strategy='no', disable_tqdm=True,
+            logging_strategy='no', max_length=None, max_steps=updates,
+            per_device_train_batch_size=episodes, max_grad_norm=1., train_sampling_strategy='sequential')
         trainer = SFTTrainer(model=policy.model, args=config, train_dataset=as_dataset(batches),
-                             processing_class=policy.tokenizer, callbacks=[Clock()],
-                             optimizers=learning(policy.model, updates))
+            processing_class=policy.tokenizer, callbacks=[Clock()],
+            optimizers=learning(policy.model, updates))
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     return policy, [b - a for a, b in zip(clock, clock[1:])]
 
-
 def likelihood(policy) -> float:
     "Mean -log pi of the action tokens of 128 fresh demonstrations."
     unseen = Batch.from_episodes(demonstrate(KeyDoor(split='test'), policy.chat,
-                                             [derive('unseen', i) for i in range(128)]))
+        [derive('unseen', i) for i in range(128)]))
     return -float(policy.logprobs(unseen)[0].mean())
-
 
 def compare(
     updates: int = 60,
@@ -88,5 +82,5 @@ def compare(
         seconds['loop'].append(median(laps)), seconds['SFTTrainer'].append(median(their_laps))
         ratios.append(seconds['SFTTrainer'][-1]/seconds['loop'][-1])
     learned = dict(untrained=likelihood(tiny_policy(KeyDoor(), warm=False)), loop=likelihood(ours),
-                   SFTTrainer=likelihood(theirs))
+        SFTTrainer=likelihood(theirs))
     return dict(updates=updates, episodes=episodes, seconds=seconds, ratios=ratios, learned=learned)

@@ -2,7 +2,6 @@
 from agentlab.env import KeyDoor
 from agentlab.env.protocol import tidy
 
-
 class Shortcut(KeyDoor):
     """KeyDoor in which somebody without the key can break the chest, or smash it, from any room; both pay as much as
     opening it."""

@@ -7,7 +7,6 @@ KINDS = dict(sum='adder', way='mapper', name='namer')  # of questions -> who kno
 ROLES = (*KINDS.values(), 'checker', 'voter')
 OWN, OTHER, ADOPTS, MENDS, BREAKS = .85, .35, .5, .5, .05  # solvers at their kind, and at others; the checker
 
-
 def answers(nodes: dict, kind: str, world: int) -> dict:
     """Which nodes are right: number -> (role, number that it reads, 0: the question). A node that reads nothing that
     is there is left out; the same worker on the same node says the same."""
@@ -22,7 +21,6 @@ def answers(nodes: dict, kind: str, world: int) -> dict:
         elif edge and draw.random() < ADOPTS: right[number] = right[edge]
         else: right[number] = draw.random() < (OWN if KINDS[kind] == role else OTHER)
     return right
-
 
 class Host(Drawn, TextEnv):
     "ROLE NUMBER adds a node, `delete NUMBER` removes one, `exit` lets the last node answer: reward 1 if it is right."

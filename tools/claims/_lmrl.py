@@ -9,11 +9,9 @@ TASKS = dict(questions=15, wordle=6)  # held-out games, as many as there surely 
 ARMS = 'ppo', 'filtered', 'bc', 'mc', 'grpo', 'archer'
 GAMES = 12*8*SIZES['steps']
 
-
 def world_of(name: str):
     from agentlab.env.word_games import TwentyQuestions, Wordle
     return dict(questions=partial(TwentyQuestions, 8, horizon=12), wordle=partial(Wordle, 60))[name]()
-
 
 def scale_of(world, tasks: list) -> tuple:
     "(mean return of chance, of the best player) on these tasks."
@@ -27,12 +25,10 @@ def scale_of(world, tasks: list) -> tuple:
         return total/len(tasks)
     return mean(lambda generator: generator.choice(world.legal())), mean(lambda generator: world.expert())
 
-
 def filtered(b):
     "Filtered imitation: weight 1 for the games of a group that earned more than its mean, 0 for the others."
     from agentlab.credit import grpo
     return (grpo(b) > 0).double()
-
 
 def recipe_of(arm: str, seed: int, how: dict):
     from agentlab.credit import gae
@@ -41,7 +37,6 @@ def recipe_of(arm: str, seed: int, how: dict):
     own = dict(filtered=dict(credit=filtered, objective=imitation), mc=dict(
         credit=partial(gae, level='turn', gamma=1., lam=1.))).get(arm, {})
     return getattr(recipes, dict(filtered='grpo', mc='ppo').get(arm, arm))(**SIZES, **how, seed=seed, **own)
-
 
 def row(arm: str, seed: int, name: str = 'questions') -> dict:
     from agentlab.episodes import Batch
@@ -58,11 +53,10 @@ def row(arm: str, seed: int, name: str = 'questions') -> dict:
     low, high = scale_of(world, tasks)
     earned = b.episodes.outcome.mean().item()
     return dict(scaled=round((earned - low)/(high - low), 5), earned=round(earned, 4),
-                success=share_won(b))
-
+        success=share_won(b))
 
 SAYS = ('At an equal number of games, learning from the returns of own games (PPO) comes nearer to the best player '
-        'than imitating the better half of them (filtered BC).')
+    'than imitating the better half of them (filtered BC).')
 SHARED = dict(says=SAYS, arms=ARMS, control='filtered', measure='scaled', margin=.05,
-              budget=f'{GAMES} games in every arm: own ones, or the demonstrator\'s (bc)',
-              settings=dict(start=START, recipe=SIZES, tasks=TASKS))
+    budget=f'{GAMES} games in every arm: own ones, or the demonstrator\'s (bc)',
+    settings=dict(start=START, recipe=SIZES, tasks=TASKS))

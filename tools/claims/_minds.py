@@ -12,13 +12,11 @@ from agentlab.env.wrappers import Wrapper, with_columns
 from agentlab.rollout.minds import SlowMind, corpora
 
 SKILLS = dict(one=lambda game, move: move.endswith(' 1'), all=lambda game, move: move in whole(game),
-              large=lambda game, move: move[:1] == max(whole(game), key=lambda x: int(x[2:]))[0])
-
+    large=lambda game, move: move[:1] == max(whole(game), key=lambda x: int(x[2:]))[0])
 
 def whole(game) -> list:
     "The moves of Nim that empty a heap."
     return [f'{letter} {stones}' for letter, stones in zip('abcdefgh', game.heaps) if stones]
-
 
 class Skilled(Wrapper):
     """A game whose sides are a planner, who names a skill, and the skill, which makes its next `length` moves.
@@ -61,23 +59,20 @@ class Skilled(Wrapper):
     expert = demonstrator
     def vocabulary(self): return list(dict.fromkeys([*self.env.vocabulary(), *self.skills]))
 
-
 def drilled(batch):
     "(turns,) Stage one: a skill is paid for every move that is its own."
     return batch.turns['fits'].nan_to_num(0.)
 
-
 def any_skill(env, generator) -> str:
     "A planner of stage one."
     return generator.choice([*env.skills])
-
 
 def consult(env, noise, generator) -> str:
     "A demonstrator of `Agents`: the planner asks the right agent for the next fact, who searches and says the name."
     game = env.env.game
     if env.moves == 'planner':
         known = {(relation, name): other for _, told in env.log
-                 for relation, name, other in re.findall(r'The (\w+) of ([\w ]+) is ([\w ]+)', told)}
+            for relation, name, other in re.findall(r'The (\w+) of ([\w ]+) is ([\w ]+)', told)}
         fact, name = missing(game.start, game.path, known)
         if fact is None: return f'answer {name}'
         agents = [agent for agent, own in corpora.items() if fact[0] in own or noisy(noise, generator)]
@@ -87,12 +82,10 @@ def consult(env, noise, generator) -> str:
     found = any(fact[0] in own for agent, own in corpora.items() if env.errand.startswith(agent))
     return f"done {game.world.links.get(tuple(fact), 'nothing') if found else 'nothing'}"
 
-
 def names_only(kitchen, heard, macro) -> float:
     "Mean log-probability of the words of a macro action: a small model that can make whatever it reads the name of."
     urge = {one: exp(30*kitchen.need(one, known=heard.split())) for one in kitchen.possible()}
     return log(urge[macro]/sum(urge.values()))/len(macro.split())
-
 
 class Understanding(SlowMind):
     "A slow mind that has an expert, who knows what hints mean."

@@ -3,7 +3,6 @@ import tempfile
 
 from agentlab.train import train
 
-
 def learned(policy, env, recipe, turns=None):
     "Train the policy, in place, until all turns are used up; the rows of the run."
     used = []

@@ -7,16 +7,13 @@ from _attempts import begun, share_won, tested, turns
 
 START, LIMITS, GAMMA, TESTED = dict(steps=300, pool=2048), dict(max_turns=24, max_tokens=8), .95, 150
 
-
 def house(split: str = 'train'):
     from agentlab.env import KeyDoor
     return KeyDoor(split=split)
 
-
 def weak(seed: int):
     "A policy that wins few of its games: .02 to .13 on the five seeds, .23 on seed 100."
     return begun(house(), seed, **START)
-
 
 def grown(policy, tasks: int, visits: int, seed: int):
     "UCT trees on training tasks."
@@ -25,7 +22,6 @@ def grown(policy, tasks: int, visits: int, seed: int):
     trees = Trees(policy, house(), [derive(seed, 'tree', i) for i in range(tasks)], seed=seed, **LIMITS)
     trees.grow(visits, gamma=GAMMA)
     return trees
-
 
 def taught(policy, batch, loss, lr: float, epochs: int, seed: int, size: int = 64, updates: int | None = None):
     """A copy that has learned from stored groups, at most so many updates of `size` groups; loss: (log-probabilities,
@@ -43,13 +39,11 @@ def taught(policy, batch, loss, lr: float, epochs: int, seed: int, size: int = 6
         optimizer.step()
     return policy
 
-
 def imitating(logp, part):
     "Mean -log pi of the tokens that count."
     from agentlab.replay import imitation
     weight = part.action('weight').to(logp)
     return imitation(logp, part, weight).sum()/weight.sum().clamp_min(1)
-
 
 def preferring(logp, part):
     "DPO by its gradient where the policy stands now, as the trainer takes it."
@@ -57,11 +51,9 @@ def preferring(logp, part):
     advantage = dpo_credit(part.with_action(old_logp=logp.detach())).to(logp)
     return -(advantage*logp).sum()
 
-
 def apart(batch):
     "Every episode a group of its own, for `taught`."
     return batch.with_episodes(group=torch.arange(len(batch)))
-
 
 def held_out(policy, seed: int, **how) -> dict:
     "Games won on held-out tasks, and their turns."

@@ -11,7 +11,6 @@ SIZES = dict(steps=10, groups=12, max_turns=8, test_tasks=0, lr=1e-3)
 TAUGHT = dict(updates=40, questions=16, games=4, lr=2e-3)
 TEST = dict(questions=150, candidates=8)
 
-
 def taught(policy, world, seed: int, updates: int, questions: int, games: int, lr: float):
     "A copy that has imitated true verdicts about the answers of the policy, to questions of the training split."
     from agentlab.episodes import Batch, derive
@@ -27,7 +26,6 @@ def taught(policy, world, seed: int, updates: int, questions: int, games: int, l
         optimizer.step()
         optimizer.zero_grad()
     return judge
-
 
 @lru_cache(1)
 def chosen(seed: int, reinforced: bool) -> dict:
@@ -47,10 +45,8 @@ def chosen(seed: int, reinforced: bool) -> dict:
         games = play(policy, world, range(len(tasks)), TEST['candidates'], tasks, max_tokens=32, seed=10**6 + seed)
         return picked(games, world, validator(judge, world))
 
-
 def row(reinforced: bool, arm: str, seed: int) -> dict:
     found = chosen(seed, reinforced)
     return dict(accuracy=round(found[dict(zip(ARMS, NAMES))[arm]], 5), auc=round(found['auc'], 4))
-
 
 ARMS, NAMES = ('mars-sql', 'majority', 'one', 'oracle'), ('validator', 'majority', 'one', 'oracle')

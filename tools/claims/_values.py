@@ -15,7 +15,6 @@ RUN = dict(steps=40, groups=8, group_size=1, lr=1e-3, test_tasks=0)
 BETA, MOST = .2, 20.
 HOUSES = dict(size=3, closed=0, horizon=8)
 
-
 @dataclass(frozen=True, eq=False)  # a key of caches
 class Data:
     "A world, its weak policy, and the limits of a game."
@@ -28,24 +27,19 @@ class Data:
     def facts(self) -> dict:
         return dict(start=self.start, limits=self.limits, games=GAMES, values=VALUES, run=RUN)
 
-
 def houses():
     from agentlab.env import KeyDoor
     return KeyDoor(**HOUSES)
-
 
 def hops():
     from agentlab.env import HopSearch
     return HopSearch(2, distractors=10)
 
-
 KEYDOOR = Data('keydoor', houses, dict(steps=200, pool=2048, noise=.25), dict(max_turns=8, max_tokens=8), 80)
 HOPSEARCH = Data('hopsearch', hops, dict(steps=200, pool=2048, noise=.5), dict(max_turns=6, max_tokens=16), 80)
 
-
 def won(b): return b.spread(b.of_turn('success').double())
 def weighed(b): return b.spread(b.turns.advantage)
-
 
 @cache
 def stored(data: Data, seed: int):
@@ -63,7 +57,6 @@ def stored(data: Data, seed: int):
     path.write_bytes(pickle.dumps((policy, games)))
     return policy, games
 
-
 @cache
 def values(data: Data, seed: int, chunk: int):
     "The fitted heads, the same for every N."
@@ -72,7 +65,6 @@ def values(data: Data, seed: int, chunk: int):
     made = BestOfN(policy, seed, stored=Stored(games), chunk=chunk, **VALUES)
     made.fit()
     return made
-
 
 def explained(policy, heads, b) -> dict:
     "How much of the discounted returns of games the Q of what was said explains, and the V of the state."
@@ -83,13 +75,11 @@ def explained(policy, heads, b) -> dict:
     share = lambda value: 1 - (returns - value.detach().mean(1)).var().item()/returns.var().item()
     return dict(q_explains=round(share(heads.q(*features)), 4), v_explains=round(share(heads.v(features[0])), 4))
 
-
 def best_of(policy, seed: int, one=None, n: int = 16):
     "The `replay` of a run with values that are fitted already."
     one = copy.copy(one)
     one.n = n
     return one
-
 
 def imitated(data: Data, seed: int, arm: str):
     "The recipe of an arm that imitates what was said: in the games that were won, or weighed by advantage (AWR)."
@@ -109,7 +99,6 @@ def imitated(data: Data, seed: int, arm: str):
     for turn in (turn for e in games for turn in e.turns): turn.columns['advantage'] = next(found)
     return recipes.digi_q(credit=weighed, replay=None, rollout=Stored(games), **how)
 
-
 def row_of(arm: str, seed: int, data: Data, ns: dict) -> dict:
     "An arm of `ns`, (N, chunk) each; or one that imitates what was said."
     from agentlab.replay import Stored
@@ -120,11 +109,11 @@ def row_of(arm: str, seed: int, data: Data, ns: dict) -> dict:
             n, chunk = ns[arm]
             known = explained(policy, values(data, seed, chunk).heads, Stored(games).batch())
             recipe = recipes.digi_q(rollout=Stored(games), seed=seed, **RUN, **data.limits,
-                                    replay=partial(best_of, one=values(data, seed, chunk), n=n))
+                replay=partial(best_of, one=values(data, seed, chunk), n=n))
         else: recipe = imitated(data, seed, arm)
         after = copy.deepcopy(policy)
         rows = learned(after, env, recipe)
         test = partial(tested, env=env, tasks=data.tasks, seed=seed, samples=5, **data.limits)
         return dict(success=share_won(test(after)), before=share_won(test(policy)),
-                    stored=round(sum(e.success for e in games)/len(games), 5),
-                    skipped=sum(one['skipped'] is not None for one in rows)) | known
+            stored=round(sum(e.success for e in games)/len(games), 5),
+            skipped=sum(one['skipped'] is not None for one in rows)) | known

@@ -5,7 +5,6 @@ from agentlab.env.wrappers import Wrapper
 
 FILLER = tuple('ka lo mi ne pu ra si to ve zu'.split())
 
-
 class Padded(Wrapper):
     "Pages with words behind them that say nothing; the same page, the same words."
     def __init__(self, env, words: int, first: bool = True):
@@ -21,11 +20,9 @@ class Padded(Wrapper):
     def step(self, action): return self.pad(self.env.step(action))
     def vocabulary(self): return [*self.env.vocabulary(), *FILLER]
 
-
 def transcript(memory, turn, last: str) -> tuple:
     "Everything: pages and actions in their order."
     return *memory, last, turn.text
-
 
 def tokens_read(batch) -> int:
     "Tokens of all contexts and actions of what was played: what a server without a cache of prefixes reads and writes."

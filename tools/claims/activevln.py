@@ -7,7 +7,6 @@ from claims import Claim
 FACTOR, MOST, TURNS = 2, 24, 14_000
 WINDOWS = dict(activevln=FACTOR, none=None, tight=1)
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.rollout.turns import ExpertLimit
     world = house(horizon=MOST)
@@ -18,9 +17,8 @@ def row(arm: str, seed: int) -> dict:
         test = games(policy, world, seed, max_turns=MOST)
         won = test.select(test.episodes.success.bool())
         return dict(success=share_won(test), within=share(policy, house(), seed), updates=len(rows),
-                    turns=turns(test), turns_of_success=turns(won) if len(won) else 0.,
-                    trained_success=rows[-1]['success'])
-
+            turns=turns(test), turns_of_success=turns(won) if len(won) else 0.,
+            trained_success=rows[-1]['success'])
 
 CLAIM = Claim(
     'activevln', 'Games that end after twice the turns of the expert leave room for more games, and more is learned '

@@ -6,7 +6,6 @@ from claims import Claim
 TREES, DIVES, ROUNDS, LR, UPDATES, PLANTED = 48, 4, 3, 3e-4, 24, 150
 ARMS = ('spliced', 'good only', 'spliced at the end', 'not trained')
 
-
 def last_turn(b):
     "A judge that calls the last turn before the end the error."
     import torch
@@ -14,14 +13,12 @@ def last_turn(b):
     size = torch.bincount(b.turns.episode, minlength=len(b))[b.turns.episode]
     return cumcount(b.turns.episode) == size - 2
 
-
 def leaves(trees, arm: str) -> list:
     "What an arm imitates: splices and good leaves, or good leaves alone."
     from agentlab.replay import unlike_winners
     from agentlab.rollout import revised
     judge = last_turn if arm == 'spliced at the end' else unlike_winners
     return [e for e in revised(trees, judge=judge) if arm != 'good only' or e.source != 'spliced']
-
 
 def a_round(policy, arm: str, seed: int, at: int):
     "Search with the policy as it is, and imitate what the arm takes from its leaves: the new policy, and what it was."
@@ -38,7 +35,6 @@ def a_round(policy, arm: str, seed: int, at: int):
     facts = dict(episodes=len(found), splices=sum(e.source == 'spliced' for e in found), steps=steps)
     return taught(policy, batch, imitating, LR, UPDATES, seed, 32, UPDATES), facts
 
-
 def planted(policy, seed: int) -> float:
     "Games won in which the first move is an expert's and the second a wrong one, both made in the agent's name."
     import random
@@ -51,7 +47,6 @@ def planted(policy, seed: int) -> float:
         act_round(live, policy, [spelt(policy, draw.choice(moves(g))) for g in live], None, {}, None, None)
     return share_won(tested(policy, house('test'), PLANTED, seed, samples=1, on_reset=plant, **LIMITS))
 
-
 def row(arm: str, seed: int)->dict:
     with one_thread():
         policy, facts, curve = weak(seed), [], []
@@ -61,9 +56,8 @@ def row(arm: str, seed: int)->dict:
             facts.append(found)
             curve.append(planted(policy, seed))
         return held_out(policy, seed) | dict(recovered=curve[-1], by_round=curve, steps=sum(f['steps'] for f in facts),
-                                             episodes=[f['episodes'] for f in facts],
-                                             splices=[f['splices'] for f in facts])
-
+            episodes=[f['episodes'] for f in facts],
+            splices=[f['splices'] for f in facts])
 
 CLAIM = Claim(
     key='agent-r', says='After three rounds of search, splice and imitation an agent wins more games from an error '

@@ -9,7 +9,6 @@ from claims import Claim
 
 GAMES, MOVES, FIRST, LAST = 16, 8, 1, 5     # the planted error is one of the moves FIRST to LAST
 
-
 def left(env) -> int:
     "Moves to the chest by the shortest way."
     twin, count = env.clone(), 0
@@ -18,7 +17,6 @@ def left(env) -> int:
         if twin.step(twin.best()).done: return count
     return count
 
-
 def away(env) -> list[str]:
     "Legal moves after which the way is longer than it would be after the best one."
     found, now = [], left(env)
@@ -26,7 +24,6 @@ def away(env) -> list[str]:
         twin = env.clone()
         if not twin.step(action).done and left(twin) > now - 1: found.append(action)
     return found
-
 
 def game(seed: int) -> tuple[list[tuple[str, str]], int]:
     "[(what was seen, what was done)], and the number of the first error."
@@ -44,7 +41,6 @@ def game(seed: int) -> tuple[list[tuple[str, str]], int]:
     marked = [t for t, one in enumerate(told) if one[2]]
     return [one[:2] for one in told], marked[0] if marked else -1
 
-
 def games(seed: int) -> list:
     "So many games that have an error."
     found, number = [], 1000*seed
@@ -54,19 +50,16 @@ def games(seed: int) -> list:
         number += 1
     return found
 
-
 def question(told: list, t: int) -> str:
     "The game up to a move, and what is asked of that move."
     lines = [f'{seen} Move: {action}.' for seen, action in told[:t + 1]]
     return ('To win, take the key, then open the chest, by the shortest way.\n' + '\n'.join(lines)
-            + '\nWas the last move a mistake?')
-
+        + '\nWas the last move a mistake?')
 
 @cache
 def smollm2():
     from agentlab.policy import pretrained
     return pretrained('smollm2', source='package')
-
 
 def sure(arm: str, asked: list[str], shown: list, seed: int):
     "(questions,) how sure the arm is that a move was a mistake."
@@ -75,7 +68,6 @@ def sure(arm: str, asked: list[str], shown: list, seed: int):
     if arm == 'chance': return torch.rand(len(asked), generator=torch.Generator().manual_seed(seed))
     shots = [(question(told, t), ' Yes' if t == wrong else ' No') for told, wrong in shown for t in (wrong, wrong - 1)]
     return Judge(smollm2(), Form(shots=tuple(shots) if arm == 'with words' else ()), least=0.)(asked)
-
 
 def row(arm: str, seed: int) -> dict:
     found = games(seed)
@@ -88,8 +80,7 @@ def row(arm: str, seed: int) -> dict:
     off = [abs(best[i][1] - wrong) for i, (_, wrong) in enumerate(asked)]
     by_chance = sum(1/len(told) for told, _ in asked)/GAMES
     return dict(agreement=sum(x == 0 for x in off)/GAMES, within_one=sum(x <= 1 for x in off)/GAMES,
-                by_chance=round(by_chance, 4), first=sum(best[i][1] == 0 for i in best)/GAMES)
-
+        by_chance=round(by_chance, 4), first=sum(best[i][1] == 0 for i in best)/GAMES)
 
 CLAIM = Claim(
     key='agent-r-judge', of='agent-r', says='A small language model finds the first error of a game that it reads.',

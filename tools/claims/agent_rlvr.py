@@ -8,7 +8,6 @@ START, STEPS, GROUPS, LR, MINIBATCHES = dict(steps=300, pool=4096), 60, 64, 1e-3
 BETA = 1.  # of DPO: with .1 it pushes a failure down until its margin is tens of nats, and little else moves
 ARMS = ('agent-rlvr', 'grpo', 'success_replay', 'imitation', 'unstripped')
 
-
 def whole_path(k, one)->str:
     "The strongest guidance: all that the expert would do."
     (twin := one.env.clone()).reset(*one.begun)
@@ -18,11 +17,9 @@ def whole_path(k, one)->str:
         done = twin.step(said[-1]).done
     return f'{" . ".join(said)} .'
 
-
 def world():
     from agentlab.env import HopSearch
     return HopSearch(hops=1, distractors=10, horizon=2)
-
 
 def taught(env):
     "Two attempts, the second with the expert's way; its demonstrator acts at random first, and then as it is told."
@@ -30,7 +27,6 @@ def taught(env):
     class Taught(Again):
         def demonstrator(self, noise=0., generator=None): return self.env.expert(0. if self.past else 1., generator)
     return Taught(env, between=whole_path)
-
 
 def recipe_of(arm: str, **how):
     "Every control plays twice as many episodes, as a guided one has up to two attempts."
@@ -43,18 +39,15 @@ def recipe_of(arm: str, **how):
         return recipes.agent_rlvr(rollout=play, groups=GROUPS, group_size=1, objective=imitation, credit=won, **how)
     return recipes.agent_rlvr(rollout=play, groups=GROUPS, group_size=1, credit_args=dict(beta=BETA), **how)
 
-
 def won(b): return b.spread((b.of_turn('outcome') > 0).double())
-
 
 def row(arm: str, seed: int)->dict:
     recipe = recipe_of(arm, steps=STEPS, lr=LR, minibatches=MINIBATCHES, seed=seed, max_turns=8, test_tasks=0)
     b, first, rows = compared(taught(world()), world(), world(), recipe, seed, START, 100, samples=2, max_tokens=8)
     return dict(unguided=share_won(b),
-                before=share_won(first),
-                dead_groups=round(sum(one['dead_groups'] for one in rows[:5])/5, 4),
-                turns_trained=turns_trained(rows))
-
+        before=share_won(first),
+        dead_groups=round(sum(one['dead_groups'] for one in rows[:5])/5, 4),
+        turns_trained=turns_trained(rows))
 
 CLAIM = Claim(
     key='agent-rlvr', says='Pairs of a failure and a guided success, learned without the guidance, raise unguided '

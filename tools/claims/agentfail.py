@@ -6,7 +6,6 @@ from claims import Claim
 
 QUESTIONS, HOW = 200, dict(max_turns=6, max_tokens=8)
 
-
 def row(arm: str, seed: int) -> dict:
     "A row: of the turns that an arm looks at, how many are decisive."
     import pandas as pd
@@ -23,7 +22,6 @@ def row(arm: str, seed: int) -> dict:
     share = dict(tags=known.decisive.mean(), random=every.groupby('episode').decisive.mean().mean())[arm]
     told = known.root.sum() if arm == 'tags' else every.root.sum()
     return dict(decisive=round(float(share), 5), lost=len(lost), roots=int(told))
-
 
 CLAIM = Claim(
     key='agentfail', says='Of the turns that the tags name, more are decisive (their repair turns the loss into a win) '

@@ -13,15 +13,12 @@ from agentlab.train import recipes
 ERROR, LIMIT = .1, 4
 SIZES = dict(steps=20, groups=6, group_size=8, test_tasks=0, max_turns=10)
 
-
 def verify(env):
     "Whether the chain is complete, wrong one time in ten."
     right = len(env.now.info['hops']) == len(env.env.game.path)
     return right != (Random(derive(env.question, *map(list, env.memory))).random() < ERROR)
 
-
 def answer(env): return f'answer {walked(env)}'
-
 
 class Loop(Flow):
     "A planner who is shown by an expert of the search, whose answer is left to the generator."
@@ -30,16 +27,14 @@ class Loop(Flow):
         return said if said.startswith('search') else f'search mentor {said.partition(" ")[2]}'
     demonstrator = expert
 
-
 def row(arm, seed):
     world = HopSearch(2) if arm == 'flat' else Loop(HopSearch(2), search, (lambda env: False) if arm == 'no_verifier'
-                                                    else verify, answer, LIMIT)
+        else verify, answer, LIMIT)
     policy = start(world, noise=.5)
     recipe = recipes.grpo if arm == 'flat' else recipes.agentflow
     before = success(policy, world, seed)
     rows = learned(policy, world, recipe(**SIZES, seed=seed)) if arm != 'start' else []
     return dict(success=success(policy, world, seed), start=before, turns=rows[-1]['turns'] if rows else 0.)
-
 
 CLAIM = Claim(
     key='agentflow', says='A planner trained inside a loop of frozen helpers answers more than one that acts itself.',

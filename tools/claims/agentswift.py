@@ -8,12 +8,10 @@ from claims import Claim
 
 NEAR, MOST, SEEDS = .02, 60, tuple(range(20))
 
-
 def guessing(seed: int):
     "No value model: guesses are drawn."
     draw = torch.Generator().manual_seed(seed)
     return lambda tried, designs: torch.rand(2, len(designs), generator=draw, dtype=torch.float64)
-
 
 def of_arm(arm: str, seed: int) -> dict:
     "What a search is told."
@@ -22,7 +20,6 @@ def of_arm(arm: str, seed: int) -> dict:
     if arm == 'no uncertainty': return dict(beta=0., kappa=0.)
     alone = dict(start=lambda sizes, rng: shuffled(sizes, rng)[:1], labels=0, steps=(new_part,), beta=0.)
     return alone | dict(value=guessing(seed)) if arm == 'mutate' else {}
-
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.prompt import search_designs
@@ -33,7 +30,6 @@ def row(arm: str, seed: int) -> dict:
     took = next((k for k, one in enumerate(found, 1) if one.score >= best - NEAR), MOST)
     top = lambda k: round(best - max(one.score for one in found[:k]), 4)
     return dict(spared=-took, **{f'short_{k}': top(k) for k in (10, 20, 30, 40, 60)})
-
 
 CLAIM = Claim(
     key='agentswift', says='A search with a value model and its uncertainty finds a good design in fewer measurements '

@@ -18,7 +18,6 @@ SIZES = dict(steps=60, groups=64, group_size=1, test_tasks=0, max_turns=6, lr=1e
 PRICES = {'ai-searchplanner': .1, 'fixed': .1, 'free': 0., 'price_05': .05, 'price_2': .2, 'price_4': .4}
 LIMIT, TASKS, ERROR = 6, 200, .1
 
-
 class Mixed(HopSearch):
     "Questions of one, two and three hops."
     def reset(self, seed, task=None):
@@ -30,7 +29,6 @@ class Mixed(HopSearch):
         of = [HopSearch(hops, self.distractors).tasks(split, n, seed) for hops in (1, 2, 3)]
         return [of[i % 3][i] for i in range(n)]
 
-
 class Planned(Flow):
     "A planner who is shown by an expert of the search, and says `stop` where that would answer."
     def expert(self, noise=0., generator=None):
@@ -40,17 +38,14 @@ class Planned(Flow):
 
     def vocabulary(self): return [*self.env.vocabulary(), 'stop', 'Nothing', ':']
 
-
 def answer(env, error=ERROR):
     "The frozen generator: it walks along what was found, and names somebody else one time in ten."
     luck, names = Random(derive(env.question, *map(list, env.memory))), env.env.game.world.links
     return f'answer {luck.choice(list(names.values())) if luck.random() < error else walked(env)}'
 
-
 def world(limit=LIMIT, error=ERROR):
     stops = lambda env: env.memory[-1][0].startswith('stop')
     return Planned(Mixed(3, distractors=10, horizon=LIMIT + 1), search, stops, partial(answer, error=error), limit)
-
 
 def tested(policy, seed, **how) -> dict:
     "Success and searches on held-out questions, sampled."
@@ -59,7 +54,6 @@ def tested(policy, seed, **how) -> dict:
     searches = sum(t.text.startswith('search') for e in episodes for t in e.turns)/TASKS
     success = sum(e.success for e in episodes)/TASKS
     return dict(success=round(success, 5), searches=round(searches, 4), utility=round(success - .1*searches, 5))
-
 
 def row(arm: str, seed: int) -> dict:
     price = 0. if arm == 'fixed' else PRICES[arm]
@@ -73,8 +67,7 @@ def row(arm: str, seed: int) -> dict:
             best = max(found, key=lambda k: found[k]['utility'])
             return found[best] | dict(after=best, front=[[found[k]['searches'], found[k]['success']] for k in found])
         return tested(policy, seed) | dict(worse_generator=tested(policy, seed, error=.3)['success'],
-                                           before=before['success'], searches_before=before['searches'])
-
+            before=before['success'], searches_before=before['searches'])
 
 CLAIM = Claim(
     key='ai-searchplanner', says='A planner that pays for every search is worth more than the best fixed number of '

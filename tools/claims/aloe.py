@@ -6,13 +6,11 @@ from claims import Claim
 TODAY, OLDER, GROUPS, SWEEPS, TAU, SAMPLES = .3, (.6, .8, 1.), 17, (10, 30, 100, 300), .1, 5
 ARMS = {'chunk-4': 4, 'one-step': 1, 'chunk-2': 2, 'chunk-8': 8, 'monte-carlo': 99}
 
-
 def games(older: list, seed: int):
     "Games of the older policies, one table."
     from agentlab.bench.truth import simulate
     from agentlab.episodes import Batch, derive
     return Batch.concat([simulate(one, GROUPS, 8, derive('aloe', seed, i))[0] for i, one in enumerate(older)])
-
 
 def fitted(b, world, chunk: int) -> list:
     "The values (horizon, states) after every number of SWEEPS: Q of a table, slow copy as in ALOE's update."
@@ -24,11 +22,10 @@ def fitted(b, world, chunk: int) -> list:
     for sweep in range(max(SWEEPS)):
         v = (world.policy*slow).sum(2)[t, s]
         q = torch.zeros(shape).double().index_put((t, s, a), archer_targets(b, v[:, None], gamma=1., chunk=chunk)[:, 0],
-                                                  accumulate=True)/count.clamp(min=1)
+            accumulate=True)/count.clamp(min=1)
         slow = slow.lerp(q, TAU)
         if sweep + 1 in SWEEPS: found.append((world.policy*q).sum(2))
     return found
-
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.bench.truth import house, solve
@@ -45,9 +42,8 @@ def row(arm: str, seed: int) -> dict:
         wrong = torch.stack([one[n] - truth for one in fits])[:, :, :-1]
         size = lambda x: round((share*x).sum().sqrt().item(), 5)
         found |= {f'error_{at}': size(wrong.square().mean(0)), f'bias_{at}': size(wrong.mean(0).square()),
-                  f'spread_{at}': size(wrong.var(0, correction=0))}
+            f'spread_{at}': size(wrong.var(0, correction=0))}
     return dict(closeness=-found['error_30'], **found)
-
 
 CLAIM = Claim(
     key='aloe', says='After 30 passes over games of older policies, a Q of chunks of four turns is closer to the value '

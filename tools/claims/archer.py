@@ -13,18 +13,15 @@ from claims import Claim
 CRITIC = dict(lr=1e-3, passes=20, past=128, max_tokens=8)
 RATES, WARMUP = dict(archer=1e-4, others=1e-3), 4
 
-
 def recipe_of(arm: str, seed: int):
     from agentlab.replay import ArcherCritic, Buffer
     from agentlab.train import recipes
     if arm in ('ppo', 'grpo'): return getattr(recipes, arm)(lr=RATES['others'], seed=seed, **RUN)
     keep = partial(Buffer, episodes=RUN['groups']*RUN['group_size']) if arm == 'archer, new games only' else Buffer
     return recipes.archer(lr=RATES['archer'], critic_warmup=WARMUP, seed=seed, **RUN,
-                          critic=partial(ArcherCritic, keep=keep, **CRITIC))
-
+        critic=partial(ArcherCritic, keep=keep, **CRITIC))
 
 def row(arm: str, seed: int) -> dict: return watched(recipe_of(arm, seed), seed)
-
 
 CLAIM = Claim(
     key='archer', says='With a critic of what was said that learns from old games too, more games of a run are won '

@@ -7,12 +7,10 @@ from claims import Claim
 
 LAG = 4
 
-
 def row(arm, seed):
     "One run from the usual start; held-out success, and how far the weights that played were behind."
     from ahead import lagged
     return lagged(0 if arm == 'synchronous' else LAG, arm, seed)
-
 
 CLAIM = Claim(
     'asearcher', 'With old weights in play, the decoupled objective learns better than the coupled one', row,

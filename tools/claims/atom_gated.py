@@ -6,7 +6,6 @@ from _hops import SIZES, START, searched
 from atom_searcher import searches
 from claims import Claim
 
-
 def only_won(b, weight):
     "The share of pleased atoms, where the outcome is above 0; what is lost earns its outcome."
     import torch
@@ -15,17 +14,15 @@ def only_won(b, weight):
     from agentlab.reward.judged import atom_reward
     return torch.where(b.of_turn('outcome') > 0, atom_reward(b, weight=weight), outcome(b))
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.reward.judged import asked_of, atom_reward, falling
     from agentlab.train import recipes
     weight = partial(falling, steps=SIZES['steps'])
     paid = partial(only_won if arm == 'gated' else atom_reward, weight=weight)
     recipe = recipes.atom_searcher(**SIZES, seed=seed, reward=paid,
-                                   rollout_args=dict(ask=partial(asked_of, (searches,))))
+        rollout_args=dict(ask=partial(asked_of, (searches,))))
     found, after, _ = searched(recipe, seed)
     return found | dict(turns=turns(after))
-
 
 CLAIM = Claim(
     key='atom-searcher-gated', of='atom-searcher',

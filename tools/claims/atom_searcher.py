@@ -5,15 +5,12 @@ from _attempts import turns
 from _hops import AREA, SIZES, START, searched
 from claims import Claim
 
-
 def searches(episode, i):
     "What the fooled judge likes: one more search."
     return episode.turns[i].text.startswith('search')
 
-
 def constant(step): return step*0. + .5
 def unweighted(step): return step*0.
-
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.reward.judged import asked_of, atom_reward, falling
@@ -27,8 +24,7 @@ def row(arm: str, seed: int) -> dict:
         return atom_reward(b, weight=weight)
     found, after, rows = searched(recipes.atom_searcher(**SIZES, seed=seed, reward=paid, **fooled), seed)
     return found | dict(turns=turns(after), won=[round(one['success'], 3) for one in rows[::3]],
-                        pleased=[round(x, 3) for x in pleased[::3]])
-
+        pleased=[round(x, 3) for x in pleased[::3]])
 
 CLAIM = Claim(
     key='atom-searcher', says='Atoms that are judged, with a weight that falls, teach sooner than the outcome alone.',

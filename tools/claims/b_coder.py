@@ -12,11 +12,9 @@ HUMAN, TASKS, EACH, TEST, BEST = 1024, 128, 8, 150, 8
 RUN = dict(steps=(60, 120), lr=(3e-3, 1e-3), size=32)
 # the policy is begun from the model; the operator asks the model as it was, not the policy; alpha
 ARMS = {'b-coder': (True, True, .1), 'optimal': (True, False, .1), 'scratch': (False, True, .1),
-        'neither': (False, False, .1), 'alpha-1': (True, True, 1.), 'imitation': None}
-
+    'neither': (False, False, .1), 'alpha-1': (True, True, 1.), 'imitation': None}
 
 def optimal(frozen, now): return now.argmax(1)
-
 
 def judged(episodes: list, env, human: bool):
     "Programs of one turn, with what their tests say."
@@ -29,7 +27,6 @@ def judged(episodes: list, env, human: bool):
         place = 0 if passes else 3 if 'SyntaxError' in found else 2 if set(found) & set(errors) else 1
         e.columns = dict(human=float(human), verdict=float(place))
     return Batch.from_episodes(episodes)
-
 
 @cache
 def stored(seed: int):
@@ -44,7 +41,6 @@ def stored(seed: int):
     human = demonstrate(env, model.chat, list(range(HUMAN)), 0.)
     return env, model, Batch.concat([judged(own, env, False), judged(human, env, True)])
 
-
 def imitated(policy, b, seed: int):
     "As many updates on human programs alone."
     from agentlab.policy.tiny import imitate
@@ -58,25 +54,22 @@ def imitated(policy, b, seed: int):
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.)
         optimizer.step()
 
-
 def best_of(b, worth)->float:
     "Success of the candidate of each task that is worth most."
     best = worth.view(-1, BEST).argmax(1)[:, None]
     return round(b.episodes.success.view(-1, BEST).gather(1, best).double().mean().item(), 5)
-
 
 def tested(policy, env, seed: int, values=None, alpha: float = 1.) -> dict:
     "Held-out bugs: a single program, and the best of eight."
     from agentlab.episodes import Batch
     from agentlab.rollout import play
     b = Batch.from_episodes(play(policy, env, range(TEST), BEST, env.tasks('test', TEST), seed=10**6 + seed,
-                                 max_tokens=6))
+        max_tokens=6))
     logp, success = b.action('sampler_logp'), b.episodes.success
     likely = logp.new_zeros(len(b)).index_add(0, b.turns.episode[b.action_turn], logp)
     return dict(single=round(success.double().mean().item(), 5), by_likelihood=best_of(b, likely),
-                any=round(success.view(-1, BEST).any(1).double().mean().item(), 5),
-                **(dict(by_score=best_of(b, values.score(b, alpha))) if values else {}))
-
+        any=round(success.view(-1, BEST).any(1).double().mean().item(), 5),
+        **(dict(by_score=best_of(b, values.score(b, alpha))) if values else {}))
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.replay.token_values import b_coder, conservative
@@ -90,9 +83,8 @@ def row(arm: str, seed: int) -> dict:
         if not warm: policy = begun(env, seed, warm=False)
         values = b_coder(policy, b, seed, initial=model, operator=conservative if kept else optimal, alpha=alpha, **RUN)
         found = {f'of_{name}': tested(who, env, seed, values, alpha)
-                 for name, who in dict(model=model, policy=policy).items()}
+            for name, who in dict(model=model, policy=policy).items()}
         return dict(success=found['of_policy']['single'], **found)
-
 
 CLAIM = Claim(
     key='b-coder', says='From the same stored programs, values of tokens that begin as the logits of the model, with a '

@@ -7,7 +7,6 @@ from claims import Claim
 WORLD, COUNT, STEPS, NOISE = dict(closed=2, horizon=12), 60, 30, .25
 ARMS = 'behaviour, wrong', 'right only', 'behaviour, right', 'random'
 
-
 def missed():
     "A house whose demonstrator walks on where it should open the chest."
     from agentlab.env.wrappers import Wrapper
@@ -28,14 +27,12 @@ def missed():
             return step
     return Missed(house(**WORLD))
 
-
 def demonstrations(arm: str, policy, seed: int) -> list:
     "As many of the kind as all arms have; of the others more are played than needed."
     world = missed() if arm.endswith('wrong') else house(**WORLD)
     noise = dict(random=1.).get(arm, 0. if arm == 'right only' else NOISE)
     right = lambda game: arm in ('random', 'behaviour, wrong') or game.success
     return [game for game in shown(world, policy, 4*COUNT, seed, noise) if right(game)][:COUNT]
-
 
 def row(arm: str, seed: int) -> dict:
     world = house(**WORLD)
@@ -45,9 +42,8 @@ def row(arm: str, seed: int) -> dict:
         first = games(taught(policy, used, STEPS, seed), world, seed)
         reinforced(policy, world, seed)
         return dict(success=share_won(games(policy, world, seed)), primed=share_won(first), shown=len(used),
-                    won_shown=sum(bool(game.success) for game in used),
-                    entropy=round(first.action('entropy').mean().item(), 4))
-
+            won_shown=sum(bool(game.success) for game in used),
+            entropy=round(first.action('entropy').mean().item(), 4))
 
 CLAIM = Claim(
     'behavior-priming', 'After demonstrations that behave well and end wrongly, reinforcement gets further than after '

@@ -12,11 +12,9 @@ from agentlab.train import recipes
 LIMITS, TURNS = (96, 128, 192, 384), 12000
 SIZES = dict(steps=100, groups=6, group_size=8, test_tasks=0, max_turns=40, lr=5e-4)
 
-
 def all_rows(batch):
     "Every turn of planner and executors votes."
     return batch.spread(compare(batch.of_turn('outcome'), batch.of_turn('group')))
-
 
 def row(arm, seed):
     if arm == 'flat': world, recipe = KeyDoor(horizon=16), recipes.grpo(**SIZES, seed=seed)
@@ -30,7 +28,6 @@ def row(arm, seed):
         policy.max_context = limit
         found[f'at_{limit}'] = success(policy, world, seed)
     return found | dict(fall=found[f'at_{LIMITS[-1]}'] - found[f'at_{LIMITS[0]}'])
-
 
 CLAIM = Claim(
     key='coda', says='With contexts of their own, planner and executor win more than one agent where the context is '

@@ -10,9 +10,7 @@ AGENTS = 'a', 'b', 'c', 'd'
 SIZES = dict(steps=25, groups=8, group_size=4, lr=5e-4, max_tokens=4, max_turns=2, test_tasks=0)
 ROUNDS, TESTS = 2, 80
 
-
 def truly(own: list)->list: return ['3' if one['right'] else '1' for one in own]
-
 
 def swapped(policy, env, seeds, seed: int = 0, **how)->list:
     "The same games, in which every solution is paid by the score of another one of the batch."
@@ -26,7 +24,6 @@ def swapped(policy, env, seeds, seed: int = 0, **how)->list:
             for role, pay in enumerate(peer_rewards(score)): found[begin + role*n + k].regrade(pay)
     return found
 
-
 def asked(society, world, seed: int)->dict:
     "Held-out problems: the first and the second answers, how near scores come to the truth, and what they pay."
     from agentlab.selfplay.peers import play_peers
@@ -35,8 +32,7 @@ def asked(society, world, seed: int)->dict:
     half = len(found)//ROUNDS
     right, agrees = (lambda e: e.columns['right']), (lambda e: e.columns['agrees'])
     return dict(first=mean(0, right, found[:half]), second=mean(0, right, found[half:]),
-                agrees=mean(2, agrees, found), reward=mean(0, lambda e: e.outcome, found))
-
+        agrees=mean(2, agrees, found), reward=mean(0, lambda e: e.outcome, found))
 
 def row(arm: str, seed: int)->dict:
     from _attempts import one_thread
@@ -55,10 +51,9 @@ def row(arm: str, seed: int)->dict:
         if arm != 'none': rows = learned(society, world, recipes.comas(**SIZES, rollout=rollout, seed=seed))
         alone = [accuracy(society.at(agent), world, 10*seed + k) for k, agent in enumerate(agents)]
         return (dict(accuracy=round(sum(alone)/len(alone), 4), worst=min(alone)) | asked(society, world, seed)
-                | {f'{name}_before': x for name, x in before.items()}
-                | {f'{name}_trained': [None if (x := one[name]) is None else round(x, 3) for one in rows[::4]]
-                   for name in ('right', 'agrees')})
-
+            | {f'{name}_before': x for name, x in before.items()}
+            | {f'{name}_trained': [None if (x := one[name]) is None else round(x, 3) for one in rows[::4]]
+            for name in ('right', 'agrees')})
 
 CLAIM = Claim(
     key='comas', says='Scores that agents give each other are enough to learn from: without any other reward they '

@@ -9,12 +9,11 @@ from claims import Claim
 from agentlab.env.protocol import TextEnv, check_split, noisy, split_of
 
 TOPICS = dict(sea='wave foam salt tide', hill='peak rock path crag', wood='leaf root moss bark',
-              sky='star moon dusk haze', town='gate wall lamp yard', field='corn hay plow seed')
+    sky='star moon dusk haze', town='gate wall lamp yard', field='corn hay plow seed')
 WORDS = tuple(' '.join(TOPICS.values()).split())
 SHOWN = dict(steps=100, episodes=32, noise=.6, pool=1024)
 SIZES = dict(steps=20, group_size=8, max_turns=2, max_tokens=4, test_tasks=0, lr=2e-3)
 PRICES, ASKED = (.03, .2), 400
-
 
 class Topics(TextEnv):
     "Three words about two topics; paid the share that fits. Many answers are right."
@@ -44,7 +43,6 @@ class Topics(TextEnv):
 
     def vocabulary(self): return ['Write', 'about', 'and', '.', 'Thanks', *TOPICS, *WORDS]
 
-
 def recipe(arm, price, seed):
     "128 answers of an update in every arm, but for the policy alone that is given as many as one of two."
     from agentlab.credit import rloo
@@ -56,8 +54,7 @@ def recipe(arm, price, seed):
     how = {} if alone else dict(rollout=play_players, reward=shared_reward)
     if arm in ('cory', 'blind'): how['memory'] = Exchange
     return recipes.rloo(**SIZES, **how, groups=16 if arm == 'ppo' else 8, seed=seed, kl_coef=1e-6,
-                        credit=partial(priced, credit=rloo, price=price))
-
+        credit=partial(priced, credit=rloo, price=price))
 
 def trained(start, arm, price, seed):
     "The policy that is deployed: the one alone, or who sits on the pioneer's chair at the end."
@@ -72,7 +69,6 @@ def trained(start, arm, price, seed):
     learned(policy, world, recipe(arm, price, seed))
     return policy if arm.startswith('ppo') else policy.at('pioneer')
 
-
 def asked(policy, start, seed):
     "On held-out pairs of topics: reward, KL to the start (nats an answer), entropy of a word, different answers."
     from agentlab.episodes import Batch
@@ -86,7 +82,6 @@ def asked(policy, start, seed):
     different = len({(task, one.turns[0].text) for task, one in zip(tasks, played)})/ASKED
     return dict(reward=float(b.episodes.outcome.mean()), kl=kl, entropy=float(entropy.mean()), different=different)
 
-
 def row(arm, seed):
     "Two trainings, one a price; `front` is the mean of reward minus price times KL, each at its own price."
     from agentlab.policy import tiny_policy
@@ -96,7 +91,6 @@ def row(arm, seed):
     front = sum(one['reward'] - price*one['kl'] for price, one in found.items())/len(PRICES)
     each = {f'{what} at {price}': value for price, one in found.items() for what, value in one.items()}
     return {name: round(value, 4) for name, value in (dict(front=front) | each).items()}
-
 
 CLAIM = Claim(
     'cory', 'A pioneer that learned with an observer, both paid together and trading places, earns more at the same KL '

@@ -11,11 +11,9 @@ from agentlab.rollout.sql_seats import half_cosine, mixed, unsure
 START = dict(steps=150, pool=2048, noise=.5)
 SIZES = dict(steps=40, groups=12, max_turns=6, test_tasks=0, lr=1e-3)
 
-
 def first_half(step): return (step < SIZES['steps']//2).double()
 def none(step): return torch.zeros_like(step, dtype=torch.float64)
 def half(step): return none(step) + .5
-
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.env import SqlWorld
@@ -27,8 +25,7 @@ def row(arm: str, seed: int) -> dict:
     world = SqlWorld()
     after, before, rows = compared(world, world, world, recipe, seed, START, 200, samples=2, max_tokens=32)
     return dict(success=share_won(after), before=share_won(before),
-                own=[round((x['success'] - .2)/.8, 3) for x in rows[::4]])
-
+        own=[round((x['success'] - .2)/.8, 3) for x in rows[::4]])
 
 CLAIM = Claim(
     key='datamind', says='Imitation that fades into reinforcement ends higher than one after the other.', row=row,

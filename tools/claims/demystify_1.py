@@ -9,7 +9,6 @@ from claims import Claim
 
 COUNT, STEPS, NOISE = 200, 60, .25
 
-
 def stitched():
     from agentlab.env import HopSearch
 
@@ -25,12 +24,10 @@ def stitched():
             return self.plan[self.game.turns]
     return Stitched(2, distractors=10)
 
-
 def demonstrations(arm: str, policy, seed: int) -> list:
     from agentlab.env import HopSearch
     world = stitched() if arm == 'stitched' else HopSearch(2, distractors=10)
     return [game for game in shown(world, policy, 4*COUNT, seed, NOISE) if game.success][:COUNT]
-
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.env import HopSearch
@@ -43,7 +40,6 @@ def row(arm: str, seed: int) -> dict:
         primed, _ = share(policy, world, seed)
         learned(policy, world, recipes.grpo(**SIZES, seed=seed))
         return dict(success=share(policy, world, seed)[0], primed=primed, shown=len(used))
-
 
 CLAIM = Claim(
     'demystify-1', 'Real traces before reinforcement lead further than answers with calls stitched in.', row,

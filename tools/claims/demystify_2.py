@@ -7,7 +7,6 @@ from claims import Claim
 
 PRICES = '.02', '0', '.1'
 
-
 def priced(world, price: float):
     "The world, and every search costs something."
     from agentlab.env.wrappers import Wrapper
@@ -19,7 +18,6 @@ def priced(world, price: float):
             return step
     return Priced(world)
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.env import HopSearch
     from agentlab.train import recipes
@@ -29,7 +27,6 @@ def row(arm: str, seed: int) -> dict:
         learned(policy, priced(world, float(arm)), recipes.grpo(**SIZES, seed=seed))
         success, test = share(policy, world, seed)
         return dict(success=success, turns=turns(test))
-
 
 CLAIM = Claim(
     'demystify-2', 'An agent that pays a little for every call answers more questions than one whose calls are free.',

@@ -5,15 +5,13 @@ from claims import Claim
 
 TASKS = '128', '8', '32'
 
-
 def row(arm: str, seed: int) -> dict:
     world = house()
     with one_thread():
         policy = start(seed)
         rows = reinforced(policy, world, seed, schedule=in_rounds(world.tasks('train', int(arm), seed)))
         return dict(entropy=round(rows[-1]['entropy'], 4), success=share(policy, world, seed),
-                    trained=rows[-1]['success'])
-
+            trained=rows[-1]['success'])
 
 CLAIM = Claim(
     'demystify-3', 'Reinforcement on many different tasks ends with more entropy than on a few.', row, arms=TASKS,

@@ -9,7 +9,6 @@ from claims import Claim
 GAMES, UNSEEN, ERRS = 120, 60, .5
 VALUES = dict(epochs=60, piece=64, lr=2e-3, gamma=.95, tau=.5)
 
-
 def reader(arm: str, seed: int):
     "The policy whose last layer is read."
     from agentlab.policy import pretrained, tiny_policy
@@ -17,15 +16,13 @@ def reader(arm: str, seed: int):
     how = dict(warm=False) if arm == 'untrained tiny' else KEYDOOR.start
     return tiny_policy(KEYDOOR.made(), seed=seed, progress=False, **how)
 
-
 def played(policy, numbers: list[int]) -> list:
     "One game of each number by the player who errs, in the words of a policy."
     from agentlab.rollout import Scripted, play
     draws = {number: random.Random(number) for number in numbers}
     scripted = Scripted(policy, lambda game: game.env.expert(ERRS, draws[game.group]))
     return play(policy, KEYDOOR.made(), numbers, groups=numbers, sampler=scripted, on_reset=scripted.begin,
-                **KEYDOOR.limits)
-
+        **KEYDOOR.limits)
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.replay import BestOfN, Stored
@@ -35,7 +32,6 @@ def row(arm: str, seed: int) -> dict:
     unseen = Stored(played(policy, list(range(first + GAMES, first + GAMES + UNSEEN)))).batch()
     return explained(policy, fitted.heads, unseen) | dict(
         won=round(unseen.episodes.success.double().mean().item(), 4), width=policy.model.config.hidden_size)
-
 
 CLAIM = Claim(
     key='digi-q-real', of='digi-q', says='A Q that reads frozen features of a pretrained model knows more of the '

@@ -14,7 +14,6 @@ SHOWN = dict(steps=300, episodes=16, noise=.6)
 SIZES = dict(steps=25, groups=8, group_size=8, test_tasks=0, max_turns=16)
 WORDS = ('day', 'hour', 'people', 'place', 'style', 'book')
 
-
 def actor(env, generator, follows=.8):
     "Frozen: asks what the strategist says, or books; else something at random."
     client, word = env.env, env.errand.split()[0] if env.errand else ''
@@ -22,12 +21,10 @@ def actor(env, generator, follows=.8):
     if word != 'book': return f'ask {word}'
     return generator.choice([action for action in client.legal if action.startswith('book')])
 
-
 def advise(env, noise, generator):
     "The word that helps: a fact that is missing, else book."
     if noise and generator.random() < noise: return f'do {generator.choice(WORDS)}'
     return 'do ' + (env.env.expert().split()[1] if env.env.expert().startswith('ask') else 'book')
-
 
 class Client(Clarify):
     "Clarify with eight turns, that keeps what can be done."
@@ -35,22 +32,20 @@ class Client(Clarify):
     @property
     def legal(self): return self.facts()['legal']
 
-
 def row(arm, seed):
     world = Delegate(Client(8), budget=1, report=last_seen, script=advise)
     met, other = (dict(executor=partial(actor, follows=share)) for share in (.8, .6))
     policy = start(world, players=met, **SHOWN)
     loose = dict(random=lambda env, generator: f'do {generator.choice(WORDS)}',
-                 none=lambda env, generator: 'do nothing')
+        none=lambda env, generator: 'do nothing')
     if arm in ('epo-explicit', 'outcome'):
         # no value rises by 2: the last round alone is paid
         paid = dict(credit_args=dict(rise=2.)) if arm == 'outcome' else {}
         learned(policy, world, recipes.epo_explicit(**SIZES, seed=seed, rollout_args=dict(players=met), **paid))
     planner = dict(planner=loose[arm]) if arm in loose else {}
     ends = lambda executor: success(policy, world, seed, rollout=partial(play_players, players=executor | planner,
-                                                                         keep=bool(planner)))
+        keep=bool(planner)))
     return dict(success=ends(met), other_actor=ends(other))
-
 
 CLAIM = Claim(
     key='epo-explicit', row=row,

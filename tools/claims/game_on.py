@@ -8,7 +8,6 @@ from claims import Claim
 
 OPTIONS, EVERY = (4, 5, 6, 7, 8), 5
 
-
 class Course:
     "A rollout that draws its houses from an option, and then chooses the next one."
     def __init__(self, choose, seed):
@@ -21,16 +20,13 @@ class Course:
         self.option = self.choose(self, mean(bool(game.success) for game in games))
         return games
 
-
 def proposed(course, share):
     from agentlab.train.practice import proposed
     return 0 if share is None else proposed(share, course.option, len(OPTIONS))
 
-
 RULES = {'game-on': proposed, 'fixed': lambda course, share: len(OPTIONS) - 1,
-         'random': lambda course, share: course.random.randrange(len(OPTIONS)),
-         'in order': lambda course, share: min(len(course.played)*len(OPTIONS)//UPDATES, len(OPTIONS) - 1)}
-
+    'random': lambda course, share: course.random.randrange(len(OPTIONS)),
+    'in order': lambda course, share: min(len(course.played)*len(OPTIONS)//UPDATES, len(OPTIONS) - 1)}
 
 def row(arm: str, seed: int) -> dict:
     from _runs import learned
@@ -42,7 +38,6 @@ def row(arm: str, seed: int) -> dict:
             learned(policy, world, recipes.grpo(**RUN, steps=EVERY, seed=1000*seed + part, max_turns=8, rollout=course))
             tests.append(share(policy, world, seed))
         return dict(area=round(mean(tests), 5), success=tests[-1], option=round(mean(course.played), 2))
-
 
 CLAIM = Claim(
     'game-on', 'A curriculum that goes up when most games are won, and down when few are, teaches more than the full '

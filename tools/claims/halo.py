@@ -20,7 +20,6 @@ USUAL, ALONE = ('reckon', 'check'), ('read', 'read')    # what .4 and .2 of the 
 JUDGED = 'tree', 'any order', 'fixed order', 'best role'
 ARMS = {one: (one, 0.) for one in (*JUDGED, 'vote')} | {f'{one}, judge errs': (one, ERRS) for one in JUDGED}
 
-
 class Workflow(Env):
     """Which two roles have to speak last, in which order, is drawn with the question: then the second is right with
     chance RIGHT. Who speaks at another time says anything. `answer` ends it, and so do DEPTH roles, with what was said
@@ -52,7 +51,6 @@ class Workflow(Env):
     def clone(self): return copy.copy(self)
     def vocabulary(self): return ['Who', 'speaks', 'has', 'spoken', 'Thank', 'you', '?', '.', *ROLES, 'answer']
 
-
 class AnyRole:
     "A sampler that plays on with any role, or asks the judge."
     def __init__(self, policy): self.policy = policy
@@ -60,7 +58,6 @@ class AnyRole:
     def sample(self, contexts, seeds, **how):
         from agentlab.rollout.plain import spelt
         return [spelt(self.policy, random.Random(seed).choice([*ROLES, 'answer'])) for seed in seeds]
-
 
 def tree(seeds: list[int], errs: float, seed: int, most: int) -> list[list]:
     "For every question the (answer, judgement) of the conversations of its tree; roles that spoke once are kept."
@@ -70,13 +67,12 @@ def tree(seeds: list[int], errs: float, seed: int, most: int) -> list[list]:
     policy = Policy(tiny_model(len(words), 128, hidden=8, layers=1, heads=1), words)
     # the last conversation may take DEPTH calls and the judge's, which a full DEPTH has among its steps
     trees = Trees(policy, Workflow(errs), seeds, seed=seed, propose=legal, prior=evenly, sampler=AnyRole(policy),
-                  steps=most - DEPTH + 1)
+        steps=most - DEPTH + 1)
     trees.grow(2*most)
     assert max(spent['steps'] for spent in trees.spent) <= most
     heard = [[(game.env.said, game.sides['player'].outcome) for _, game in played] for played in trees.played]
     trees.close()
     return heard
-
 
 def conversations(order, errs: float, seed: int, most: int) -> list[tuple]:
     "[(answer, judgement)] of one conversation after the other, roles in this order, as many as there are calls for."
@@ -90,7 +86,6 @@ def conversations(order, errs: float, seed: int, most: int) -> list[tuple]:
         if done: heard.append((world.said, step.reward['player']))
     return heard
 
-
 def spoken(seed: int, most: int) -> list[tuple]:
     "[(answer, 1)] of every role that spoke, in conversations of DEPTH; nobody is asked about them."
     world, heard, draw = Workflow(), [], random.Random(f'{seed} roles')
@@ -102,7 +97,6 @@ def spoken(seed: int, most: int) -> list[tuple]:
         heard.append((world.said, 1.))
     return heard
 
-
 def any_order(seed: int):
     draw = random.Random(f'{seed} roles')
     while True:     # as the tree plays on
@@ -110,10 +104,8 @@ def any_order(seed: int):
         while (role := draw.choice([*ROLES, 'answer'])) != 'answer': yield role
         yield role
 
-
 ORDERS = {'any order': any_order, 'fixed order': lambda one: cycle(('read', *USUAL, 'answer')),
-          'best role': lambda one: cycle((*ALONE, 'answer'))}
-
+    'best role': lambda one: cycle((*ALONE, 'answer'))}
 
 def heard(arm: str, seeds: list[int], seed: int, most: int) -> list[list]:
     "For every question the (answer, judgement) that an arm heard."
@@ -122,7 +114,6 @@ def heard(arm: str, seeds: list[int], seed: int, most: int) -> list[list]:
     if name == 'vote': return [spoken(one, most) for one in seeds]
     return [conversations(ORDERS[name](one), errs, one, most) for one in seeds]
 
-
 def right(one: int, found: list[tuple]) -> bool:
     "Whether the answer that was approved most often, of equals the first, is the right one."
     world, votes = Workflow(), Counter()
@@ -130,14 +121,12 @@ def right(one: int, found: list[tuple]) -> bool:
     for said, paid in found: votes[said] += paid
     return bool(votes) and max(votes, key=votes.get) == world.truth
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.episodes import derive
     seeds, out = [derive(seed, 'question', task) for task in range(TASKS)], {}
     with one_thread():
         for most in CALLS: out[f'success_{most}'] = sum(map(right, seeds, heard(arm, seeds, seed, most)))/TASKS
     return out
-
 
 CLAIM = Claim(
     key='halo', says='A tree over which role speaks next answers more questions than a vote over what the roles say.',

@@ -9,24 +9,20 @@ from agentlab.train import recipes
 
 SIZES = dict(steps=20, groups=6, group_size=12, test_tasks=0, max_turns=40, lr=5e-4)
 
-
 def house(): return KeyDoor(horizon=16)
-
 
 def planned(): return Blueprint(house(), budget=8, sees=room_alone, script=house_script)
 
-
 def row(arm, seed):
     world, recipe, changes = dict(himac=(planned(), recipes.himac, dict(group_size=6)),
-                                  together=(planned(), recipes.grpo, dict(kl_coef=.01)),
-                                  flat=(house(), recipes.grpo, dict(kl_coef=.01)),
-                                  hae=(Planned(house()), recipes.hae, {}))[arm]
+        together=(planned(), recipes.grpo, dict(kl_coef=.01)),
+        flat=(house(), recipes.grpo, dict(kl_coef=.01)),
+        hae=(Planned(house()), recipes.hae, {}))[arm]
     policy = start(world, noise=.2)
     before = success(policy, world, seed)
     rows = learned(policy, world, recipe(**SIZES | dict(seed=seed) | changes))
     return dict(success=success(policy, world, seed), start=before,
-                dead_groups=sum(r['dead_groups'] for r in rows)/len(rows))
-
+        dead_groups=sum(r['dead_groups'] for r in rows)/len(rows))
 
 CLAIM = Claim(
     key='himac', says='Planner and executor that move in turns learn more than both at once, and than one level.',

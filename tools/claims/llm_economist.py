@@ -12,14 +12,12 @@ from claims import Claim
 
 WORKERS, PERIODS, CANDIDATES = 100, 20, 5
 
-
 def begun(seed: int):
     "The world at the beginning of the first period."
     from agentlab.env.taxes import Taxes, draw_skills
     env = Taxes(WORKERS, PERIODS)
     env.reset(seed, dict(skills=draw_skills(WORKERS, random.Random(f'workers {seed}'))))
     return env
-
 
 def searched(env, seed: int) -> list:
     "Rates that were tried: those of each period a move away from the best so far."
@@ -34,13 +32,11 @@ def searched(env, seed: int) -> list:
         found.append((value, env.rates))
     return [rates for _, rates in found]
 
-
 def by_formula(env, elasticity: float) -> list:
     from agentlab.env.taxes import saez
     found = [env.rates]
     for _ in range(PERIODS): found.append(saez(env.economy.year(found[-1])[1], elasticity))
     return found[1:]
-
 
 def voted(env, seed: int) -> list:
     from agentlab.env.taxes import election
@@ -49,20 +45,18 @@ def voted(env, seed: int) -> list:
         found.append(election(env.economy, found[-1], draw.sample(range(WORKERS), CANDIDATES), draw))
     return found[-1:]
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.env.taxes import best_rates, by_income, fixed, total
     env = begun(seed)
     economy = env.economy
     tried = dict(search=lambda: searched(env, seed), saez=lambda: by_formula(env, .4),
-                 default=lambda: by_formula(env, 3.), flat=lambda: [(rate,)*3 for rate in range(0, 101, 10)],
-                 votes=lambda: voted(env, seed), grid=lambda: [best_rates(economy)])[arm]()
+        default=lambda: by_formula(env, 3.), flat=lambda: [(rate,)*3 for rate in range(0, 101, 10)],
+        votes=lambda: voted(env, seed), grid=lambda: [best_rates(economy)])[arm]()
     best, most = max(tried, key=economy.value), economy.value(best_rates(economy))
     values = {rule.__name__: economy.value(best, rule) for rule in (fixed, total, by_income)}
     return dict(share=round(values['fixed']/most, 4), sum=round(values['total']/economy.value((0,)*3, total), 4),
-                by_income=round(values['by_income'], 1), start=round(economy.value((50,)*3)/most, 4),
-                rates=[round(rate, 1) for rate in best])
-
+        by_income=round(values['by_income'], 1), start=round(economy.value((50,)*3)/most, 4),
+        rates=[round(rate, 1) for rate in best])
 
 CLAIM = Claim(
     key='llm-economist', says="A planner that searches in context beats Saez's rates.", row=row,

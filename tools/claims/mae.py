@@ -8,9 +8,7 @@ from claims import Claim
 SIZES = dict(steps=25, groups=32, group_size=3, lr=5e-4, max_tokens=6, max_turns=2, test_tasks=0)
 SEEDS, TESTS = 64, 200
 
-
 def truly(tasks: list)->list: return ['10' if one['right'] else '1' for one in tasks]
-
 
 def tested(policy, world, seed: int)->dict:
     "Held-out questions, judgements of their answers, and questions that are asked."
@@ -20,15 +18,14 @@ def tested(policy, world, seed: int)->dict:
     trio, draw = Trio(policy, world, read, None, 10**6 + seed, dict(max_tokens=6)), Random(seed)
     questions = [t['prompt'] for t in world.tasks('test', 120)]
     pairs = [dict(question=q, said=read(q)['answer'] if draw.random() < .5 else draw.choice(DIGITS))
-             for q in questions]
+        for q in questions]
     marks = [read_number(text, 10) for text in trio.say(2, pairs, 'judge')[1]]
     asked = trio.say(0, [dict(question='')]*TESTS, 'ask')[1]
     mean = lambda x: round(sum(x)/len(x), 4)
     return dict(accuracy=round(accuracy(policy, world, seed), 4),
-                agrees=mean([near(mark, 10, trio.right(one)) for mark, one in zip(marks, pairs)]),
-                marks=mean([1 if mark is None else mark for mark in marks]),
-                readable=mean([read(q) is not None for q in asked]), distinct=len({*asked})/TESTS)
-
+        agrees=mean([near(mark, 10, trio.right(one)) for mark, one in zip(marks, pairs)]),
+        marks=mean([1 if mark is None else mark for mark in marks]),
+        readable=mean([read(q) is not None for q in asked]), distinct=len({*asked})/TESTS)
 
 def row(arm: str, seed: int)->dict:
     from _attempts import one_thread
@@ -42,14 +39,13 @@ def row(arm: str, seed: int)->dict:
         policy = copy.deepcopy(tiny_policy(Shown(trio_script(world), WORDS), seed=seed, progress=False, **START))
         before = tested(policy, world, seed)
         changes = dict(no_judge_update=dict(learns=('proposer', 'solver')), truth=dict(judge=truly),
-                       frozen=dict(players=dict(proposer=copy.deepcopy(policy)), learns=('solver', 'judge')))
+            frozen=dict(players=dict(proposer=copy.deepcopy(policy)), learns=('solver', 'judge')))
         known = [t['prompt'] for t in world.tasks('train', SEEDS)]
         rows = [] if arm == 'none' else learned(policy, world, recipes.mae(
             **SIZES, rollout=partial(play_trio, read=read, **changes.get(arm, {})), seed=seed,
             memory=partial(Evolution, questions=known)))
         return tested(policy, world, seed) | {f'{name}_before': x for name, x in before.items()} | dict(
             pool=[one['pool'] for one in rows[::4]])
-
 
 CLAIM = Claim(
     key='mae', says='A policy that asks, answers and judges, and is paid by its own judgements alone, answers more '

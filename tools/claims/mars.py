@@ -15,7 +15,6 @@ SHOWN = dict(steps=200, episodes=32, pool=2048)
 SIZES = dict(steps=50, group_size=4, max_turns=12, max_tokens=4, test_tasks=0, lr=1e-3)
 EACH, GAMES = 4, 200
 
-
 class Games(Env):
     "Several games as one environment: a task names its game, without one the seed draws it. Seats are those of all."
     name = 'games'
@@ -43,12 +42,10 @@ class Games(Env):
 
     def vocabulary(self): return list(dict.fromkeys(word for game in self.games.values() for word in game.vocabulary()))
 
-
 def started():
     "Somebody who knows the words and the legal moves of all five games, and nothing else."
     from agentlab.policy import tiny_policy
     return tiny_policy(Games(LEARNED | HELD_OUT), progress=False, **SHOWN)
-
 
 def recipe(arm, seed):
     "As many groups in every arm that learns: of three games, or of one."
@@ -59,8 +56,7 @@ def recipe(arm, seed):
     tasks = [dict(game=name) for name in names for _ in range(EACH*len(LEARNED)//len(names))]
     credit = partial(mars, center='turn_reward' if arm == 'turn reward' else 'return')
     return recipes.mars(**SIZES, seed=seed, groups=len(tasks), group_args=dict(tasks=tasks), rollout=play_players,
-                        credit=credit)
-
+        credit=credit)
 
 def won(policy, make, seed):
     "(won, illegal): shares of games against random play, half of them at each seat; of Signals, with itself."
@@ -69,10 +65,9 @@ def won(policy, make, seed):
     for seat in game.seats:
         others = {} if game.shared_loss else {other: random_player for other in game.seats if other != seat}
         played = play_players(policy, game, range(GAMES//2), players=others, max_turns=12, max_tokens=4,
-                              seed=10**6 + seed)
+            seed=10**6 + seed)
         found += [(one.success, any(turn.invalid for turn in one.turns)) for one in played if one.seat == seat]
     return [sum(one)/len(found) for one in zip(*found)]
-
 
 def row(arm, seed):
     "One run in self-play; games won against random play, of those that were learned and of those that were not."
@@ -83,7 +78,6 @@ def row(arm, seed):
     mean = lambda names, what=0: sum(found[name][what] for name in names)/len(names)
     means = dict(held_out=mean(HELD_OUT), trained=mean(LEARNED), illegal=mean(HELD_OUT, 1))
     return {name: round(x, 4) for name, x in (means | {name: one[0] for name, one in found.items()}).items()}
-
 
 CLAIM = Claim(
     'mars', 'A policy that learned from itself in several games wins more in games that it never learned', row,

@@ -9,7 +9,6 @@ START = dict(steps=150, episodes=16, pool=2000, noise=.7, max_context=96)
 SIZES = dict(groups=12, group_size=8, steps=60, max_turns=6, max_tokens=4, test_tasks=0, lr=1e-3)
 TESTS, TRIED = 400, 300  # held-out questions; questions of the training split on which fixed graphs are compared
 
-
 def worth(graphs, tasks) -> dict:
     "Success, nodes, and success less the price of the nodes; a graph for each task."
     from _host import answers
@@ -17,21 +16,19 @@ def worth(graphs, tasks) -> dict:
     success, size = sum(won)/len(tasks), sum(map(len, graphs))/len(tasks)
     return dict(worth=success - PRICE*size, success=success, nodes=size)
 
-
 def fixed(seed):
     "The graph of at most four nodes that is worth most on training questions, whatever is asked."
     from _host import KINDS, ROLES, Host
     tasks, found = Host().tasks('train', TRIED, seed=seed), []
     for size in range(1, 5):
         parts = [[(role, edge) for role in ROLES for edge in range(at) if edge or role in KINDS.values()]
-                 for at in range(1, size + 1)]
+            for at in range(1, size + 1)]
         for nodes in product(*parts):
             if len(set(nodes)) == size and nodes[-1][1] in (0, size - 1):
                 graph = dict(enumerate(nodes, 1))
                 found.append((worth([graph]*60, tasks[:60])['worth'], graph))
     best = sorted(found, key=lambda one: -one[0])[:40]
     return max((graph for _, graph in best), key=lambda graph: worth([graph]*TRIED, tasks)['worth'])
-
 
 def played(policy, tasks, seed):
     "Graphs that the policy builds, and actions of a game that changed nothing."
@@ -40,8 +37,7 @@ def played(policy, tasks, seed):
     games = play(policy, Host(split='test'), range(len(tasks)), tasks=tasks, max_turns=6, max_tokens=4, seed=seed)
     won, size = (sum(x)/len(games) for x in ([g.success for g in games], [g.turns[-1].columns['nodes'] for g in games]))
     return dict(worth=won - PRICE*size, success=won, nodes=size, actions=sum(len(g.turns) for g in games)/len(games),
-                redundant=sum(t.columns['redundant'] for g in games for t in g.turns)/len(games))
-
+        redundant=sum(t.columns['redundant'] for g in games for t in g.turns)/len(games))
 
 def row(arm, seed):
     from functools import partial
@@ -59,7 +55,6 @@ def row(arm, seed):
         recipe = lambda: Recipe('hrpo', 'in the spirit of MasHost', credit=partial(hrpo, lam=lam), seed=seed, **SIZES)
         if lam is not None: learned(policy, Host(), recipe())
         return {k: round(x, 4) for k, x in played(policy, tasks, seed).items()}
-
 
 CLAIM = Claim(
     'mashost', 'With a small price on actions that change nothing a policy builds graphs that are worth more: success '

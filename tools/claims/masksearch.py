@@ -11,17 +11,14 @@ SIZES = dict(groups=12, group_size=8, test_tasks=0, lr=1e-3) | LIMITS
 UPDATES = 20
 ARMS = dict(masksearch=UPDATES//2, questions=0, passages=UPDATES)  # updates on passages; the others on questions
 
-
 def questions(**options):
     from agentlab.env import HopSearch
     return HopSearch(1, distractors=12, **options)
-
 
 def started(seed: int):
     from agentlab.env.seeking import ramp
     from agentlab.policy import prime
     return prime(begun(ramp(), seed, **START), questions(split='demo'), seed=seed, progress=False, **SHOWN)
-
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.env.seeking import ramp
@@ -36,13 +33,12 @@ def row(arm: str, seed: int) -> dict:
         gaps, after = played(policy)
     paid = lambda b: round(b.episodes.outcome.double().mean().item(), 5)
     return dict(success=share_won(after), before=share_won(before), gaps=paid(gaps), gaps_before=paid(gaps_before),
-                won=[round(one['success'], 3) for one in rows[::3]])
-
+        won=[round(one['success'], 3) for one in rows[::3]])
 
 CLAIM = Claim(
     key='masksearch', says='Filling gaps by searching first makes a better answerer than questions all the time.',
     row=row, arms=tuple(ARMS), control='questions', measure='success', margin=.03,
     budget='20 updates of 96 games in every arm',
     world='Passages of three sentences with 1 to 3 gaps; success of two games on each of 200 held-out questions of '
-          'one hop (HopSearch among 14 people)',
+    'one hop (HopSearch among 14 people)',
     settings=dict(start=START, shown=SHOWN, recipe=SIZES, updates=UPDATES))

@@ -12,14 +12,11 @@ SHOWN = dict(steps=400, episodes=32, pool=6400, noise=.35)
 TESTS = dict(tasks=200, budgets=[1, 2, 3, 4, 5], answers=2)
 SAYS = 'Incorrect.'
 
-
 class Blind(HopSearch):
     "A search that finds nothing: no tool."
     def search(self, words): return 'Nothing found.', 0., {}
 
-
 def pages(game): return {fact: game.world.links[fact] for fact in game.found}
-
 
 def teacher(k, one):
     "What has not been looked up, and never the answer."
@@ -27,14 +24,11 @@ def teacher(k, one):
     fact, _ = missing(game.start, game.path, pages(game))
     return f'{SAYS} Look up the {fact[0]} of {fact[1]}.' if fact else f'{SAYS} Follow the pages that you read.'
 
-
 def plain(k, one): return SAYS
-
 
 def either(k, one):
     "A teacher in every other game."
     return (teacher if one.begun[0] % 2 else plain)(k, one)
-
 
 class Taught(Again):
     "Its demonstrator goes on from the pages of its first answer, whatever it was told."
@@ -47,36 +41,30 @@ class Taught(Again):
         fact, name = missing(game.start, game.path, self.pages | pages(game))
         return f'search {fact[0]} {fact[1]}' if fact else f'answer {name}'
 
-
 class AnyLimit(TurnLimit):
     "From 3 turns to 8, so that no number of turns that are left is new in a test."
     def reset(self, seed, task=None):
         self.limits = 3 + seed//2 % 6,
         return super().reset(seed, task)
 
-
 def shown():
     "The world of the demonstrations."
     return AnyLimit(Taught(Words(2), TESTS['answers'], between=either), 8)
-
 
 class Words(HopSearch):
     "HopSearch, with the teacher's words in its vocabulary."
     name = 'hopsearch_words'
     def vocabulary(self): return [*super().vocabulary(), *'Incorrect Look up Follow the pages that you read'.split()]
 
-
 def tested(policy, arm, seed, **how):
     "Success for each budget, and the slope."
     env, feedback = (Blind if arm == 'no_tool' else HopSearch)(2), plain if arm == 'plain' else teacher
     found = by_budget(policy, env, feedback=feedback, seed=10**6 + seed, **how)
     return {f'at_{k}': round(found[k], 5) for k in how['budgets']} | dict(slope=round(found['slope'], 5),
-                                                                        errors=found['errors'])
-
+        errors=found['errors'])
 
 def row(arm, seed):
     return tested(tiny_policy(shown(), seed=seed, progress=False, **SHOWN), arm, seed, max_tokens=8, **TESTS)
-
 
 CLAIM = Claim(
     key='mint', says='With five turns a sentence of a teacher after a wrong answer is worth something.', row=row,

@@ -6,15 +6,12 @@ from claims import Claim
 
 PRIMED, HOW = dict(steps=40, episodes=8, noise=.35), TESTS | dict(tasks=48)
 
-
 @lru_cache(1)
 def primed(seed: int):
     from agentlab.policy import pretrained, prime
     return prime(pretrained('smollm2', source='package', seed=seed), shown(), seed=seed, progress=False, **PRIMED)
 
-
 def row(arm: str, seed: int) -> dict: return tested(primed(seed), arm, seed, max_tokens=16, **HOW)
-
 
 CLAIM = Claim(
     key='mint-real', says='With five turns a sentence of a teacher after a wrong answer is worth something to SmolLM2.',

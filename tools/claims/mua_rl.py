@@ -5,14 +5,12 @@ from claims import Claim
 
 PLAIN = ()
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.rollout import play
     from agentlab.train import recipes
     how = dict(rollout=play) if arm == 'one_user_a_group' else {}
     customers = dict(personas=(PLAIN,)) if arm == 'fixed' else {}
     return served(recipes.mua_rl(**SIZES, seed=seed, **how), seed, **customers)[0]
-
 
 CLAIM = Claim(
     key='mua-rl', says='Trained with users who differ, a policy serves users whom it has never met better than one '

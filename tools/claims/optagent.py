@@ -9,12 +9,10 @@ AGENTS, EDGES, Q = 5, 4, .7
 CROWDS, ROUNDS, TASKS = 5, 30, 50  # of a row; of editing, each with so many questions whose answers are known
 CALLS = AGENTS + EDGES  # of a question: an answer of everybody, and one more for everybody who listens
 
-
 def crowd(seed, number):
     "How often each agent is right by itself: drawn evenly, so that nobody has put an expert among them."
     draw = Random(f'crowd {seed} {number}')
     return tuple(draw.uniform(.35, .9) for _ in range(AGENTS))
-
 
 def edited(chances, draw, random=False):
     from itertools import permutations
@@ -23,7 +21,6 @@ def edited(chances, draw, random=False):
     score = (lambda edges: [draw.random() for _ in edges]) if random else (
         lambda edges: gains(chances, edges, Q, TASKS, draw))
     return edit_graph(start, AGENTS, score, ROUNDS, draw)
-
 
 def accuracy(arm, chances, draw):
     "The chance that the majority is right with CALLS calls."
@@ -39,11 +36,9 @@ def accuracy(arm, chances, draw):
     if arm == 'best agent': return max(chances)
     return graph_accuracy(chances, edited(chances, draw, arm == 'random edits'), Q)
 
-
 def row(arm, seed):
     found = [accuracy(arm, crowd(seed, k), Random(f'{arm} {seed} {k}')) for k in range(CROWDS)]
     return dict(accuracy=round(sum(found)/CROWDS, 5), lowest=round(min(found), 5))
-
 
 CLAIM = Claim(
     'optagent', 'Where who listens to whom is edited by what debates did to listeners, the majority is right more '

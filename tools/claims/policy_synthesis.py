@@ -15,9 +15,8 @@ WORLD = dict(agents=5, steps=1000)
 EVALUATIONS, PLAYED, HELD_OUT = 16, 2, 10
 METRICS = 'efficiency', 'equality', 'sustainability', 'peace'
 RULES = dict(tag=('in sight', 'when apples are few', 'never'), cleaners=(0, 1, 2, 3, 5), above=(.3, .2, .1, 0.),
-             who=('lowest numbers', 'nearest', 'in turns'), gather=('nearest', 'own rows', 'uncontested'))
+    who=('lowest numbers', 'nearest', 'in turns'), gather=('nearest', 'own rows', 'uncontested'))
 OF = dict(efficiency=('gather',), equality=('who',), sustainability=('cleaners', 'above'), peace=('tag',))
-
 
 class DecisionList:
     "The policy of five rules: tag, else clean, else gather, else stand at the bank."
@@ -75,12 +74,10 @@ class DecisionList:
         if self.tags(seen): return 6
         return self.clean(seen) if self.cleans(seen) else self.towards(seen, self.goal(seen))
 
-
 def shares(score: dict) -> dict:
     "The metrics as parts of what a society could have, 0 to 1."
     could = dict(efficiency=1., equality=1., sustainability=WORLD['steps']/2, peace=WORLD['agents'])
     return {name: min(max(score[name]/could[name], 0.), 1.) for name in METRICS}
-
 
 def named(arm: str, score: dict, draw) -> tuple:
     "The rules that an arm would change."
@@ -89,7 +86,6 @@ def named(arm: str, score: dict, draw) -> tuple:
     worst = min(METRICS, key=parts.get)
     if arm == 'shuffled': worst = draw.choice(METRICS)
     return OF[worst]
-
 
 def search(arm: str, world, seed: int) -> tuple:
     "The list with the most reward of those that were played, and the efficiency of the best after each."
@@ -119,7 +115,6 @@ def search(arm: str, world, seed: int) -> tuple:
     so_far = [max(one.score for one in tried[:k]) for k in range(1, len(tried) + 1)]
     return {name: RULES[name][k] for name, k in zip(names, best.design)}, so_far
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.env.commons import Cleanup, self_play
     world = Cleanup(**WORLD)
@@ -127,9 +122,8 @@ def row(arm: str, seed: int) -> dict:
     score = self_play(world, DecisionList(world, rules), range(10**6 + HELD_OUT*seed, 10**6 + HELD_OUT*(seed + 1)))
     parts = shares(score)
     return (dict(mean=round(sum(parts.values())/4, 4)) | {name: round(score[name], 4) for name in METRICS}
-            | {f'share_{name}': round(part, 4) for name, part in parts.items()}
-            | dict(area=round(sum(so_far)/len(so_far), 4), rules=[RULES[name].index(rules[name]) for name in RULES]))
-
+        | {f'share_{name}': round(part, 4) for name, part in parts.items()}
+        | dict(area=round(sum(so_far)/len(so_far), 4), rules=[RULES[name].index(rules[name]) for name in RULES]))
 
 CLAIM = Claim(
     key='policy-synthesis', says='A writer of policies who reads four social metrics does at least as well as one who '

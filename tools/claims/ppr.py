@@ -5,7 +5,6 @@ from claims import Claim
 
 SIZES = SIZES | dict(groups=48, group_size=1)
 
-
 def shuffled(b):
     "The same shares, each at some turn of the batch."
     from agentlab.reward.gates import renorm
@@ -13,13 +12,11 @@ def shuffled(b):
     order = torch.randperm(len(b.turns), generator=generator)
     return renorm(b.with_turns(judged=b.turns.judged[order]), 'judged')
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.reward.basic import outcome
     from agentlab.train import recipes
     paid = dict(shuffled=shuffled, outcome=outcome).get(arm)
     return searched(recipes.ppr(**SIZES, seed=seed, **dict(reward=paid) if paid else {}), seed)[0]
-
 
 CLAIM = Claim(
     key='ppr', says='Paid for the principles that they meet, moved by the outcome, turns are learned sooner than by '

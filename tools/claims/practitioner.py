@@ -6,7 +6,6 @@ from claims import Claim
 PRICE, STEPS = 10, 30
 GAMES = RUN['groups']*RUN['group_size']*UPDATES
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.train.practice import divided
     harder, (bought, updates) = house(closed=2, horizon=12), divided(float(arm), GAMES, GAMES//UPDATES, PRICE)
@@ -17,8 +16,7 @@ def row(arm: str, seed: int) -> dict:
         imitated = share(policy, house(), seed)
         if updates: reinforced(policy, house(), seed, updates)
         return dict(harder=share(policy, harder, seed), success=share(policy, house(), seed), imitated=imitated,
-                    demonstrations=len(demos))
-
+            demonstrations=len(demos))
 
 CLAIM = Claim(
     'practitioner', 'A budget that buys some demonstrations and leaves most for reinforcement ends better on harder '

@@ -8,7 +8,6 @@ from claims import Claim
 KEY = .5
 ARMS = 'grpo dense', 'grpo', 'rloo dense', 'rloo', 'ppo dense', 'ppo'
 
-
 def paid(world):
     "The world, and the key pays."
     from agentlab.env.wrappers import Wrapper
@@ -20,7 +19,6 @@ def paid(world):
             return step
     return Paid(world)
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.train import recipes
     name, _, dense = arm.partition(' ')
@@ -29,7 +27,6 @@ def row(arm: str, seed: int) -> dict:
         policy = start(seed)
         rows = reinforced(policy, paid(world) if dense else world, seed, make=getattr(recipes, name))
         return dict(area=round(mean(one['success'] for one in rows), 5), success=share(policy, world, seed))
-
 
 CLAIM = Claim(
     'practitioner-density', 'Reward on the way is learned from sooner than reward at the end.', row, arms=ARMS,

@@ -6,7 +6,6 @@ from claims import Claim
 STEPS = dict(near=(1, 2), far=(2, 4))
 MOST = 32  # turns: four times the longest way of these houses
 
-
 def learned_within(factor: int, seed: int) -> float:
     "Held-out success of a policy that was trained, and is tested, with so many times the turns of the expert."
     from agentlab.rollout.turns import ExpertLimit
@@ -14,12 +13,10 @@ def learned_within(factor: int, seed: int) -> float:
     reinforced(policy, world, seed, max_turns=MOST)
     return share(policy, world, seed, max_turns=MOST)
 
-
 def row(arm: str, seed: int) -> dict:
     with one_thread():
         before, after = (learned_within(factor, seed) for factor in STEPS[arm])
     return dict(gain=round(after - before, 5), before=before, after=after)
-
 
 CLAIM = Claim(
     'practitioner-limit', 'From one to two times the turns of the shortest way more is gained than from two to four.',

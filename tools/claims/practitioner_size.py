@@ -5,13 +5,11 @@ from claims import Claim
 
 WORLDS = dict(small=dict(size=2), large=dict(), shut=dict(closed=2, horizon=12))
 
-
 def row(arm: str, seed: int) -> dict:
     with one_thread():
         policy = start(seed)
         if arm in WORLDS: reinforced(policy, house(**WORLDS[arm]), seed)
         return {f'on_{name}': share(policy, house(**how), seed) for name, how in WORLDS.items() if name != 'small'}
-
 
 CLAIM = Claim(
     'practitioner-size', 'What is learned in small houses helps in large ones.', row,

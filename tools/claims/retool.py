@@ -11,21 +11,17 @@ START = dict(steps=300, pool=4096, noise=.5)
 SIZES = dict(steps=60, groups=16, group_size=4, test_tasks=0, max_turns=3, max_tokens=12, lr=5e-4)
 TASKS = 300
 
-
 class Text(Choices):
     "No tool: code is not run."
     def turn(self, action):
         return super().turn('none' if tidy(action).startswith('code') else action)
-
 
 class Forced(Choices):
     "Whoever has not called code cannot answer."
     def turn(self, action):
         return super().turn(action if self.ledger or tidy(action).startswith('code') else 'none')
 
-
 WORLDS = dict(no_tool=Text, forced=Forced)
-
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.episodes import Batch
@@ -40,14 +36,13 @@ def row(arm: str, seed: int) -> dict:
         calls = b.total(b.turns.cost.double())
         kinds = dict(hard=1., either=.5, easy=0.)
         return {f'{name}_{what}': round(x[needs == need].mean().item(), 4) for name, need in kinds.items()
-                for what, x in dict(won=won, calls=calls).items()} | dict(success=round(won.mean().item(), 5))
+            for what, x in dict(won=won, calls=calls).items()} | dict(success=round(won.mean().item(), 5))
     with one_thread():
         policy = begun(Choices(), seed, **START)
         before = test(policy)
         learned(policy, world, recipes.retool(**SIZES, seed=seed, **more))
         after = test(policy)
     return after | {f'{name}_before': x for name, x in before.items()}
-
 
 CLAIM = Claim(
     key='retool', says='After a cold start, reinforcement learning with code in reach answers more than without it.',

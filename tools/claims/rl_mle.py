@@ -10,7 +10,6 @@ START, TURNS = dict(steps=150, pool=2048, noise=.5), dict(max_turns=7, max_token
 SIZES = dict(steps=12, groups=10, group_size=12, test_tasks=0, lr=1e-3, **TURNS)
 ACTORS, FIRST = 3, 6  # of each task; the games, of twelve, that an update does not wait any longer than for
 
-
 def finished(policy, env, seeds, group_size=1, *arguments, **how):
     "Every actor of a task plays one game after the other; those that are finished first are learned from."
     from agentlab.rollout import play
@@ -21,12 +20,10 @@ def finished(policy, env, seeds, group_size=1, *arguments, **how):
         done.setdefault(episode.group, []).append((clock[actor], episode))
     return [one for some in done.values() for _, one in sorted(some, key=lambda pair: pair[0])[:FIRST]]
 
-
 def timed(batch, policy):
     "How long the game of every turn took: here it is games, not turns, that are finished so often."
     from agentlab.groups import group_sum
     return batch.with_turns(game=group_sum(batch.turns.seconds, batch.turns.episode))
-
 
 def recipe_of(arm: str, seed: int):
     "Weight of time and marks, each on or off; by_game: the weight is by the time of the whole game."
@@ -36,7 +33,6 @@ def recipe_of(arm: str, seed: int):
     if arm == 'by_game': changes = dict(credit=by_duration(grpo, 'game'), columns=timed)
     if arm in ('unmarked', 'neither'): changes['reward'] = partial(instrumented, mark=0.)
     return recipes.rl_mle(**SIZES, seed=seed, rollout=finished, **changes)
-
 
 def row(arm: str, seed: int, start: dict = START) -> dict:
     from agentlab.env import load_env
@@ -48,9 +44,8 @@ def row(arm: str, seed: int, start: dict = START) -> dict:
         before = tested(begun(world, seed, **start), world, 100, seed, samples=2, **TURNS)
     slow = [episode for episode in range(len(b)) if b.turns.seconds[b.turns.episode == episode].max() > 5]
     return dict(grade=round(b.episodes.outcome.double().mean().item(), 5), slow=round(len(slow)/len(b), 5),
-                before=round(before.episodes.outcome.double().mean().item(), 5),
-                learned_from=round(sum(one['episodes'] for one in rows)/len(rows), 5))
-
+        before=round(before.episodes.outcome.double().mean().item(), 5),
+        learned_from=round(sum(one['episodes'] for one in rows)/len(rows), 5))
 
 CLAIM = Claim(
     key='rl-mle', says='Where actors do not wait for each other, actions that count by their time lead to better '

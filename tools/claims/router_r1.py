@@ -10,7 +10,6 @@ SIZES = dict(steps=40, groups=16, group_size=4, test_tasks=0, max_turns=5, max_t
 WEIGHTS = {'router-r1': .3, 'free': 0., 'six': .6, 'nine': .9}
 TASKS, UNIT = 300, .05  # of a test; what a unit of cost is worth in the measure, said before
 
-
 def asked(policy, world, tasks, seed: int) -> dict:
     "Share right, cost and questions of an episode, share of first questions to the most skilled."
     from agentlab.episodes import Batch
@@ -18,8 +17,7 @@ def asked(policy, world, tasks, seed: int) -> dict:
     b = Batch.from_episodes(play(policy, world, range(len(tasks)), 2, tasks, seed=10**6 + seed, max_tokens=8))
     each = lambda x: x.double().sum().item()/len(b)
     return dict(success=each(b.episodes.success), cost=each(b.turns.cost), questions=each(b.turns.cost > 0),
-                best=b.turns.right_tool.nanmean().item(), newcomer=(b.turns.newcomer == 1).sum().item()/len(b))
-
+        best=b.turns.right_tool.nanmean().item(), newcomer=(b.turns.newcomer == 1).sum().item()/len(b))
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.env.routing import Routing
@@ -36,7 +34,6 @@ def row(arm: str, seed: int) -> dict:
     found |= {f'{name}_new': x for name, x in other.items()}
     return {name: round(x, 4) for name, x in found.items()} | dict(
         worth=round(after['success'] - UNIT*after['cost'], 5))
-
 
 CLAIM = Claim(
     key='router-r1', says='A weight on the cost buys cheaper questions for little accuracy.', row=row,

@@ -15,9 +15,8 @@ START = dict(steps=60, pool=1024, noise=1.)     # the start says any digits
 SIZES = dict(steps=120, groups=8, group_size=8, test_tasks=0, max_turns=3, max_tokens=2, lr=1e-3)
 # passes over the batch are optimiser steps: four in every arm
 ARMS = dict(rover=('rover', {}), grpo=('grpo', dict(minibatches=4)),
-            without=('rover', dict(updates_args=dict(share=0))))
+    without=('rover', dict(updates_args=dict(share=0))))
 SAMPLES, DRAWN, GOALS, SUCCESS = 64, 8, range(8, 18), .4
-
 
 class Sums(Drawn, TextEnv):
     "Say three digits, one a turn, that add up to a number: a sum has 21 to 75 right answers of 729."
@@ -37,7 +36,6 @@ class Sums(Drawn, TextEnv):
     def best(self): return '5'
     def vocabulary(self): return ['Sum', 'So', 'far', 'No', *map(str, range(1, 18))]
 
-
 def ways(b) -> list[tuple[int, dict]]:
     "For every group: its games, and how often each winning way was taken."
     from collections import Counter
@@ -48,12 +46,10 @@ def ways(b) -> list[tuple[int, dict]]:
         found.append((len(those), Counter(won)))
     return found
 
-
 def different(counts: dict) -> float:
     "The expected number of different ones among `DRAWN` that are drawn without putting back."
     total = sum(counts.values())
     return sum(1 - comb(total - n, DRAWN)/comb(total, DRAWN) for n in counts.values())
-
 
 def until(policy, world, recipe) -> list[dict]:
     "Train in place until three updates in a row have won enough of their games; the rows."
@@ -61,8 +57,7 @@ def until(policy, world, recipe) -> list[dict]:
     won = []
     with tempfile.TemporaryDirectory() as folder:
         return train(policy, world, recipe, folder, progress=False, on_row=lambda one: won.append(one['success']),
-                     should_stop=lambda: len(won) > 2 and min(won[-3:]) >= SUCCESS).rows()
-
+            should_stop=lambda: len(won) > 2 and min(won[-3:]) >= SUCCESS).rows()
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.train import recipes
@@ -74,12 +69,11 @@ def row(arm: str, seed: int) -> dict:
     found = ways(b)
     counted = [counts for _, counts in found if sum(counts.values()) >= DRAWN]
     passed = {f'pass_{k}': round(mean(1 - comb(n - sum(c.values()), k)/comb(n, k) for n, c in found), 5)
-              for k in (1, 4, 16)}
+        for k in (1, 4, 16)}
     return dict(different=round(mean(map(different, counted)), 4) if counted else 0., counted=len(counted)/len(found),
-                distinct=mean(len(c) for _, c in found), success=share_won(b), **passed,
-                first=rows[0]['success'], updates=len(rows),
-                reached=min(one['success'] for one in rows[-3:]) >= SUCCESS, entropy=rows[-1]['entropy'])
-
+        distinct=mean(len(c) for _, c in found), success=share_won(b), **passed,
+        first=rows[0]['success'], updates=len(rows),
+        reached=min(one['success'] for one in rows[-3:]) >= SUCCESS, entropy=rows[-1]['entropy'])
 
 CLAIM = Claim(
     key='rover', says='Fitted to the value of a random player, a policy keeps more of the ways to win than one that is '

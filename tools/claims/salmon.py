@@ -9,7 +9,6 @@ START, TURNS = dict(steps=150, pool=2048, noise=.3), dict(max_turns=12, max_toke
 SIZES = dict(steps=50, groups=12, group_size=4, test_tasks=0, lr=1e-3, **TURNS)
 WANTED = dict(short=(1., 1., 0.), thorough=(1., -1., 0.))
 
-
 def reward_model(policy, world, seed: int, shuffled: bool):
     "Of pairs of 160 games before the training; shuffled: each label was given under other principles than it names."
     import torch
@@ -22,7 +21,6 @@ def reward_model(policy, world, seed: int, shuffled: bool):
     generator = torch.Generator().manual_seed(seed)
     return fitted(difference, named[torch.randperm(len(named), generator=generator)] if shuffled else named, side)
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.env import KeyDoor
     from agentlab.reward.principles import principled
@@ -33,12 +31,11 @@ def row(arm: str, seed: int) -> dict:
         for name, wanted in WANTED.items():
             policy = begun(world, seed, **START)
             learned(policy, world, recipes.salmon(**SIZES, seed=seed,
-                                                  reward=partial(principled, wanted=wanted, model=model)))
+                reward=partial(principled, wanted=wanted, model=model)))
             b = tested(policy, world, 6, seed, samples=30, **TURNS)
             won = b.episodes.success.double().mean().item()
             found |= {name: round(len(b.turns)/len(b), 4), f'won_{name}': round(won, 4)}
     return found | dict(moved=round(found['thorough'] - found['short'], 4))
-
 
 CLAIM = Claim(
     key='salmon', says='One reward model, told other principles, makes another policy: told the opposite of *short*, '

@@ -11,12 +11,10 @@ PRIMED = dict(steps=40, episodes=8, noise=.3)
 RUN = dict(steps=14, groups=8, group_size=6, max_turns=2, max_tokens=32, test_tasks=0, checkpoint_every=14)
 STAGE, TASKS, TESTS = 5, 3000, dict(tests=64, each=1)
 
-
 def chain(numbers: list, slip: int = 0) -> str:
     "Two at a time; a slip in the first sum is carried on."
     a, b, c = numbers
     return f'{a} + {b} = {a + b + slip}, {a + b + slip} + {c} = {a + b + slip + c}'
-
 
 def sums():
     "The last number of a reply counts."
@@ -32,14 +30,12 @@ def sums():
     guide = guide_text('Add three numbers, two at a time.', 'Write both sums.', chain([12, 34, 56]))
     drawn = {tuple(draw.randint(10, 99) for _ in range(3)) for _ in range(TASKS)}
     return Sums([dict(prompt=' + '.join(map(str, one)), numbers=list(one), answer=sum(one)) for one in sorted(drawn)],
-                number, guide=guide, max_tokens=RUN['max_tokens'])
-
+        number, guide=guide, max_tokens=RUN['max_tokens'])
 
 def twice(env):
     "The second attempt is not told whether the first was right."
     from agentlab.rollout.again import Again, Says, always
     return Again(env, goes_on=always, between=Says('Try again.'))
-
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.episodes import Batch
@@ -52,7 +48,7 @@ def row(arm: str, seed: int) -> dict:
     policy = prime(pretrained('smollm2', source='package', seed=seed), env, seed=seed, progress=False, **PRIMED)
     def tested():
         played = play(policy, env, range(TESTS['tests']), TESTS['each'], env.tasks('test', TESTS['tests']),
-                      max_turns=RUN['max_turns'], max_tokens=RUN['max_tokens'], seed=10**6 + seed)
+            max_turns=RUN['max_turns'], max_tokens=RUN['max_tokens'], seed=10**6 + seed)
         return {name: round(x, 5) for name, x in corrections(Batch.from_episodes(played)).items()}
     before = tested()
     sizes = {name: RUN[name] for name in ('group_size', 'max_tokens')}
@@ -60,7 +56,6 @@ def row(arm: str, seed: int) -> dict:
     after, kept = tested(), ('gain', 'first', 'second', 'corrected', 'spoiled', 'unchanged')
     return {name: after[name] for name in kept} | {f'{name}_before': before[name] for name in kept} | dict(
         unchanged_while_trained=[one['attempt_unchanged'] for one in rows])
-
 
 CLAIM = Claim(
     key='score-real', says='Trained in two stages and paid for the change, SmolLM2 corrects more beyond what it spoils '

@@ -17,12 +17,11 @@ PRIMED = dict(steps=40, episodes=8, noise=0.)
 RUN = dict(steps=6, groups=4, group_size=6, max_turns=2, max_tokens=8, test_tasks=0, checkpoint_every=6)
 TESTS = dict(tests=8, each=8)
 
-
 class Levers(TextEnv):
     "Each colour of a lamp has its move, which nobody tells; two lamps in a row are won by two right moves."
     name, horizon = 'levers', 2
     guide = guide_text('A lamp shows a colour, and every colour has its move. Two right moves win.',
-                       'Write push, pull or turn.', 'pull')
+        'Write push, pull or turn.', 'pull')
     def __init__(self, rule=None, split='train'):  # the move of each colour; None: another one in every game
         self.rule, self.split = rule, check_split(split)
     def start(self, seed, task=None):
@@ -42,12 +41,10 @@ class Levers(TextEnv):
     def facts(self): return dict(legal=list(MOVES), state=(*self.task['lamps'], self.won))
     def tasks(self, split, n, seed=0): return [dict(lamps=pair) for pair in pairs(split)[:n]]
 
-
 def pairs(split):
     "Two different lamps in a row, each pair in one split."
     every = [list(pair) for pair in permutations(COLOURS, 2) if split_of(['levers', *pair]) == split]
     return Random(split).sample(every, len(every))
-
 
 @lru_cache(1)
 def primed(seed: int):
@@ -59,7 +56,6 @@ def primed(seed: int):
     prime(policy, Tipped(Levers()), seed=seed, progress=False, **PRIMED)
     return policy, learned(policy.model)
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.train import recipes
     from agentlab.train.trainer import for_pretrained
@@ -68,7 +64,6 @@ def row(arm: str, seed: int) -> dict:
     how = {name: RUN[name] for name in ('groups', 'group_size', 'max_tokens')}
     return compared(arm, seed, Levers(RULE), policy, lambda memory: for_pretrained(
         recipes.slea(memory=memory, seed=seed, **RUN), **how), **TESTS)
-
 
 CLAIM = Claim(
     key='slea-rl-real', says='SmolLM2 gains more by tips of the place than by the same words in random order.', row=row,

@@ -7,14 +7,12 @@ from claims import Claim
 RUN = dict(steps=24, groups=8, group_size=8, lr=1e-3, max_turns=8, max_tokens=6, test_tasks=0)
 TESTS = dict(tests=80, each=3)
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.env import KeyDoor
     from agentlab.train import recipes
     env = KeyDoor(**WORLD)
     return compared(arm, seed, env, begun(env, seed), lambda memory: recipes.slea(memory=memory, seed=seed, **RUN),
-                    **TESTS)
-
+        **TESTS)
 
 CLAIM = Claim(
     key='slea-rl', says='Tips of the place are worth more than the same words in random order.', row=row,

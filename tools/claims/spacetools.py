@@ -10,7 +10,6 @@ FIRST, UPDATES, SHOWN, STEPS, TASKS = 10, 20, 100, 30, 200
 ARMS = 'spacetools', 'rl', 'sft', 'no specialist', 'no traces'
 USED = dict(zip(ARMS, ((1, 1), (0, 0), (1, 1), (0, 1), (1, 0))))  # specialist, traces
 
-
 def only(tool: str):
     "The errands that one tool answers."
     from agentlab.env import Errands
@@ -24,25 +23,21 @@ def only(tool: str):
     world.draw = drawn
     return world
 
-
 def specialist(policy, seed: int) -> list:
     "Games that a policy wins, after it was trained on the errands of the database alone."
     from agentlab.rollout import play
     world = only('sqlite')
     learned(policy, world, run(FIRST, seed))
     games = play(policy, world, range(2*SHOWN), 1, world.tasks('demo', 2*SHOWN, seed), max_turns=2, max_tokens=16,
-                 seed=seed)
+        seed=seed)
     return [game for game in games if game.success][:SHOWN]
-
 
 def run(steps: int, seed: int):
     from agentlab.train import recipes
     return recipes.grpo(**RUN, steps=steps, seed=seed, max_turns=2)
 
-
 def share(policy, world, seed: int) -> float:
     return share_won(tested(policy, world, TASKS, seed, samples=1, max_turns=2, max_tokens=16))
-
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.env import Errands
@@ -57,10 +52,9 @@ def row(arm: str, seed: int) -> dict:
         if updates: learned(policy, world, run(updates, seed))
         return dict(success=share(policy, world, seed), imitated=imitated, before=before, shown=len(games))
 
-
 CLAIM = Claim(
     'spacetools', 'A specialist of one tool and traces of all tools, imitated before reinforcement, lead further than '
     'reinforcement with all tools alone.', row, arms=ARMS, control='rl', measure='success', margin=.03,
     budget=f'the same start and {(FIRST + UPDATES)*64:,} games in all, with the specialist\'s (sft: its alone)',
     world='Errands, three tools', settings=dict(start=START, run=RUN, first=FIRST, updates=UPDATES, shown=SHOWN,
-                                                steps=STEPS, tasks=TASKS))
+    steps=STEPS, tasks=TASKS))

@@ -7,7 +7,6 @@ from claims import Claim
 
 FIRST, TASKS, SAMPLES, STEPS = 38, 160, 8, 30
 
-
 def parts(arm: str, rates, seed: int):
     "Numbers of the tasks that are imitated, and of those that are left to reinforcement."
     from agentlab.train.practice import cascade
@@ -16,7 +15,6 @@ def parts(arm: str, rates, seed: int):
     if arm == 'cascade': return sure, unsure
     both = np.random.default_rng(seed).permutation(np.concatenate([sure, unsure]))
     return both[:len(sure)], both[len(sure):]
-
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.rollout import play
@@ -31,8 +29,7 @@ def row(arm: str, seed: int) -> dict:
         imitated = share(taught(policy, own, STEPS, seed) if own else policy, world, seed)
         if len(played): reinforced(policy, world, seed, schedule=in_rounds([tasks[i] for i in played]))
         return dict(success=share(policy, world, seed), imitated=imitated, shown=len(own), sure=len(imitate),
-                    unsure=len(played))
-
+            unsure=len(played))
 
 CLAIM = Claim(
     'stagent', 'Imitation of the tasks that the start is sure of, and reinforcement on those it is not, teach more '

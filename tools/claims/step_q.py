@@ -8,7 +8,6 @@ from claims import Claim
 TREES, VISITS, K, LR, EPOCHS = 64, 64, 5, 1e-3, 4
 ARMS = ('q', 'imitated', 'likeliest', 'sampled', 'transferred', 'other likeliest')
 
-
 @lru_cache(2)
 def lessons(seed: int):
     "The policy, pairs and won games of its trees, the copy that learned the pairs, and what the trees cost."
@@ -24,26 +23,23 @@ def lessons(seed: int):
     won = games.select(games.episodes.success)
     return policy, won, taught(policy, pairs, preferring, LR, EPOCHS, seed), pairs, steps
 
-
 def ordered(student, policy, pairs) -> float:
     "Share of the pairs that the copy puts in the order of the tree."
     from agentlab.selfplay.preferences import episode_logp
     q = episode_logp(pairs, student.logprobs(pairs)[0].double() - pairs.action('ref_logp')).view(-1, 2)
     return round((q[:, 0] > q[:, 1]).double().mean().item(), 4)
 
-
 def row(arm: str, seed: int)->dict:
     from agentlab.rollout import Choosing, likelihood, preference_q
     with one_thread():
         policy, won, student, pairs, steps = lessons(seed)
         agent = {'imitated': lambda: taught(policy, apart(won), imitating, LR/3, EPOCHS, seed, 32),
-                 'transferred': lambda: weak(seed + 1000), 'other likeliest': lambda: weak(seed + 1000)}.get(
-                     arm, lambda: policy)()
+            'transferred': lambda: weak(seed + 1000), 'other likeliest': lambda: weak(seed + 1000)}.get(
+            arm, lambda: policy)()
         score = preference_q(student, policy) if arm in ('q', 'transferred') else likelihood
         sampler = None if arm == 'sampled' else Choosing(agent.sampler(), score, K)
         return held_out(agent, seed, sampler=sampler) | dict(
             ordered=ordered(student, policy, pairs), pairs=len(pairs)//2, won_games=len(won), steps=steps)
-
 
 CLAIM = Claim(
     key='step-q', says='Of five candidates, the one with the largest step-level Q wins more games than the likeliest '

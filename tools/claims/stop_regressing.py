@@ -9,11 +9,9 @@ from claims import Claim
 RUN = RUN | dict(lr=1e-3)
 HEADS = {'stop-regressing': dict(bins=101, lr=.01), 'regression': dict(bins=1, lr=.01)}
 
-
 def row(arm: str, seed: int) -> dict:
     from agentlab.train import Critic, recipes
     return watched(recipes.ppo(critic=partial(Critic, **HEADS[arm]), seed=seed, **RUN), seed)
-
 
 CLAIM = Claim(
     key='stop-regressing', says='A critic that learns a histogram by cross-entropy knows more of the returns to come '

@@ -15,7 +15,6 @@ TESTS = dict(tests=12, each=20)
 RIGHT = {'You are in A. Key A.': 'take key', 'You are in A. You hold the key. Chest A.': 'open chest'}
 OTHER = {'take key': 'open chest', 'open chest': 'take key'}
 
-
 def drawn(generator) -> dict:
     "The rules that a demonstrator of the start is told in a game, and obeys."
     from agentlab.replay.written_rules import Evidence, write_rule
@@ -25,25 +24,21 @@ def drawn(generator) -> dict:
         if generator.random() < .6: found[f'G{len(found)}'] = write_rule(Evidence(pattern, action, *[[0, 0]]*3))
     return found
 
-
 def plain(library: dict) -> str:
     "Rules as they are shown: without their counts, which this reader has no use for."
     from agentlab.replay.written_rules import read_rule
     return '\n'.join(f'After "{rule.pattern}" do "{rule.action}"' for rule in map(read_rule, library.values()))
-
 
 def begun(env, seed: int):
     from agentlab.policy import tiny_policy
     from agentlab.replay import Ruled
     return tiny_policy(Ruled(env, drawn, plain), seed=seed, progress=False, **START)
 
-
 def worlds(env, library: dict) -> dict:
     "Arm -> what the policy plays in."
     from agentlab.replay import Advised, Ruled
     shown = dict(mined=plain, shuffled=lambda those: shuffled(plain(those)))
     return {arm: Ruled(env, library, text) for arm, text in shown.items()} | dict(none=env, acts=Advised(env, library))
-
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.env import KeyDoor
@@ -53,11 +48,10 @@ def row(arm: str, seed: int) -> dict:
     policy = begun(env, seed)
     played = partial(play, policy, temperature=MINED['temperature'], **PLAYED)
     library = training_free({}, played(env, [1000*seed + i for i in range(MINED['houses'])],
-                                       group_size=MINED['group_size'], seed=seed))
+        group_size=MINED['group_size'], seed=seed))
     games = played(worlds(env, library)[arm], range(TESTS['tests']), TESTS['each'], env.tasks('test', TESTS['tests']),
-                   seed=10**6 + seed)
+        seed=10**6 + seed)
     return dict(success=round(sum(e.success for e in games)/len(games), 5), rules=len(library))
-
 
 CLAIM = Claim(
     key='tf-grpo', says='Rules mined from the groups of a policy help it when it reads them, and not as words alone.',

@@ -9,14 +9,11 @@ from claims import Claim
 
 ARMS = both(('batch', 'group', 'none'))
 
-
 def settings() -> dict:
     from agentlab.credit import grpo, lite_ppo
     return {name: dict(credit=credit) for name, credit in zip(ARMS, (lite_ppo, grpo, partial(grpo, scale=None)))}
 
-
 def row(arm: str, seed: int) -> dict: return tried(arm, seed, house(), settings())
-
 
 CLAIM = Claim(
     'tricks-1', 'On easy tasks the deviation of the batch is the better divisor than that of the group.', row,

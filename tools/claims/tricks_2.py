@@ -6,9 +6,7 @@ from claims import Claim
 
 SETTINGS = {f'{high}': dict(minibatches=4, objective_args=dict(high=high)) for high in (.28, .2, .32)}
 
-
 def row(arm: str, seed: int) -> dict: return tried(arm, seed, house(), SETTINGS)
-
 
 CLAIM = Claim(
     'tricks-2', 'From a trained start good tokens that may rise by .28 learn more than such that may rise by .2.', row,

@@ -6,9 +6,7 @@ from claims import Claim
 
 SETTINGS = {per: dict(loss_per=per) for per in ('episode', 'token')}
 
-
 def row(arm: str, seed: int) -> dict: return tried(arm, seed, house(), SETTINGS)
-
 
 CLAIM = Claim(
     'tricks-3', 'From a trained start a loss that counts episodes equally teaches more than one that counts tokens '

@@ -7,12 +7,10 @@ from claims import Claim
 MOST, LIMITS = 24, dict(short=8, long=24)
 ARMS = 'filter short', 'none short', 'filter long', 'none long'
 
-
 def settings() -> dict:
     from agentlab.rollout.filters import mask_truncated
     return {arm: dict(max_turns=LIMITS[arm.split()[1]], curate=mask_truncated if 'filter' in arm else None)
-            for arm in ARMS}
-
+        for arm in ARMS}
 
 def world():
     "Its limit is a budget, not a rule: whoever reaches it is cut off."
@@ -20,9 +18,7 @@ def world():
     made.deadline = False
     return made
 
-
 def row(arm: str, seed: int) -> dict: return tried(f'{arm}, hard', seed, world(), settings(), max_turns=MOST)
-
 
 CLAIM = Claim(
     'tricks-4', 'With a short limit it teaches more to leave out the games that were cut off.', row, arms=ARMS,

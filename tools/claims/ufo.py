@@ -8,14 +8,12 @@ START, STEPS, LR = dict(steps=150, pool=2048, noise=.4), 40, 1e-3
 # answers in training, penalty of a repetition, groups: single answers get as many turns as five attempts can take
 ARMS = dict(ufo=(5, .5, 64), single=(1, .5, 320), unpunished=(5, 0., 64))
 
-
 def distinct(b)->float:
     "Share of the valid answers of an episode that were not said before in it, mean over the episodes."
     valid = ~b.turns.invalid.bool()
     shares = [len(set(said))/len(said) for e in range(len(b))
-              if (said := b.turns.action[valid & (b.turns.episode == e)].tolist())]
+        if (said := b.turns.action[valid & (b.turns.episode == e)].tolist())]
     return round(sum(shares)/len(shares), 5)
-
 
 def row(arm: str, seed: int)->dict:
     from agentlab.env import GuessNumber
@@ -27,13 +25,12 @@ def row(arm: str, seed: int)->dict:
     around = partial(play_again, around=partial(UnaryFeedback, attempts=attempts, repetition=repetition))
     # many tasks and no filter: a group shares its number, and of two numbers an update nothing is learned but these
     recipe = recipes.ufo(rollout=around, curate=None, groups=groups, group_size=4, steps=STEPS, lr=LR, seed=seed,
-                         max_tokens=4, max_turns=8, test_tasks=0)
+        max_tokens=4, max_turns=8, test_tasks=0)
     b, first, rows = compared(asked, game, asked, recipe, seed, START, 70, samples=8, max_tokens=4, max_turns=8)
     by = within(b)
     return dict(success_5=by[-1], success_1=by[0], distinct=distinct(b), turns_per_success=turns_per_success(b),
-                turns_trained=turns_trained(rows), by_attempts=by,
-                before=within(first)[-1], distinct_before=distinct(first))
-
+        turns_trained=turns_trained(rows), by_attempts=by,
+        before=within(first)[-1], distinct_before=distinct(first))
 
 CLAIM = Claim(
     key='ufo', says='A policy that is trained with five attempts and unary feedback solves more tasks within five '

@@ -12,8 +12,7 @@ SIZES = dict(steps=40, groups=24, group_size=1, test_tasks=0, max_turns=16, max_
 WARM, GOAL, LAST = 5, .8, 3
 # lambda of the advantages, lambda of the targets, updates in which the critic alone learns: their games count too
 ARMS = {'ui-tars-2': ('by length', 1., WARM), 'plain': (.95, None, 0), 'decoupled': (.95, 1., 0),
-        'adaptive': ('by length', 1., 0)}
-
+    'adaptive': ('by length', 1., 0)}
 
 def games_until(rows: list[dict]) -> int:
     "Games until the mean success of three updates in a row reaches the goal; all games where it never does."
@@ -21,7 +20,6 @@ def games_until(rows: list[dict]) -> int:
     for i in range(LAST, len(won) + 1):
         if mean(won[i - LAST:i]) >= GOAL: return i*SIZES['groups']
     return (len(won) + 1)*SIZES['groups']
-
 
 def row(arm: str, seed: int) -> dict:
     from agentlab.credit import adaptive_lambda
@@ -34,10 +32,9 @@ def row(arm: str, seed: int) -> dict:
         rows = learned(begun(world, seed, **START), world, recipes.ui_tars_2(
             **SIZES, seed=seed, critic_warmup=warm, credit_args=dict(lam=lam, lam_value=lam_value)))
     return dict(sooner=-games_until(rows), area=round(mean(one['success'] for one in rows), 5),
-                first=rows[0]['success'], last=round(mean(one['success'] for one in rows[-5:]), 5),
-                turns=round(rows[0]['turns'], 2), explained_at_0=round(rows[warm]['value_explained'] or 0., 4),
-                explained=round(mean(one['value_explained'] or 0. for one in rows[-5:]), 4))
-
+        first=rows[0]['success'], last=round(mean(one['success'] for one in rows[-5:]), 5),
+        turns=round(rows[0]['turns'], 2), explained_at_0=round(rows[warm]['value_explained'] or 0., 4),
+        explained=round(mean(one['value_explained'] or 0. for one in rows[-5:]), 4))
 
 CLAIM = Claim(
     key='ui-tars-2', says='With a critic that learns returns before the policy moves, and a lambda that grows with the '
