@@ -28,13 +28,13 @@ def _policy(env, model: str = 'tiny', qlora: bool = False, rank: int = -1, templ
     if model in ('tiny', 'untrained'):
         if qlora or template:
             raise ValueError(f"model={model!r}: --qlora and --template are for a pretrained model. Name it: --model "
-                             f"smollm2, or --model Qwen/Qwen2.5-0.5B-Instruct")
+                f"smollm2, or --model Qwen/Qwen2.5-0.5B-Instruct")
         return tiny_policy(env, warm=model == 'tiny')
     folder = Path(model) / 'policy' if (Path(model) / 'policy').is_dir() else Path(model)
     device, begun = best_device(), (folder / 'adapter_config.json').exists()
     if template and (begun or (rank == 0 and not qlora)):
         raise ValueError(f'template={template!r}: {model} keeps its own template; another one is given to a pretrained '
-                         f'model that has no adapter yet')
+            f'model that has no adapter yet')
     if begun and rank > 0:
         raise ValueError(f'lora={rank}: {model} has an adapter already, and that is what learns on. Leave --lora out')
     if begun or (model not in KNOWN and not qlora and _all_weights(folder, rank)):
@@ -42,14 +42,14 @@ def _policy(env, model: str = 'tiny', qlora: bool = False, rank: int = -1, templ
     if not qlora:
         with _about(template):
             return pretrained(model if model in KNOWN else folder, lora=16 if rank < 0 else rank, device=device,
-                              template=template or None, seed=seed)
+                template=template or None, seed=seed)
     from agentlab.policy.qlora import qlora_policy
     if device.type == 'cpu':
         print('four bits on a CPU: about seven times as slow as --lora, and the model needs a quarter of the memory',
-              file=sys.stderr)
+            file=sys.stderr)
     with _about(template):
         return qlora_policy(find_weights(model)[0] if model in KNOWN else folder, rank=16 if rank < 1 else rank,
-                            device=device, name=str(model), template=template or None)
+            device=device, name=str(model), template=template or None)
 
 def _check_model(model: str, rank: int, template: str):
     "Refuse what names no model, no rank of an adapter, or no template."
@@ -97,7 +97,7 @@ def _format(name: str):
     known = dict(plain=None, thinking=Thinking(), calls=Calls())
     if name not in known:
         raise ValueError(f'format={name!r} is unknown. Known: {", ".join(known)}; in Python, any of '
-                         f'agentlab.policy.formats')
+            f'agentlab.policy.formats')
     return known[name]
 
 def train(recipe: str = _HOME['recipe'],  # recipe: a known name, or package.module:function
@@ -136,7 +136,7 @@ def train(recipe: str = _HOME['recipe'],  # recipe: a known name, or package.mod
     chosen_model = dict(model=model, qlora=qlora, rank=lora, template=template, seed=seed)
     _check_server(vllm)
     world, chosen, folder = _chosen(_world(env, tasks, reward), recipe, given, out, resume, steps=steps, seed=seed,
-                                    test_tasks=test_tasks, **ahead)
+        test_tasks=test_tasks, **ahead)
     around = _around(world, isolate, limit)
     policy, chosen = _ready(world, chosen, given, chosen_model, vllm, max_context)
     _fit(policy, around, chosen, folder, resume, told, players, form)
@@ -184,13 +184,13 @@ def _chosen(world, recipe: str, given: dict, out: str, resume: bool, **always)->
     folder = out or str(Path(_HOME['runs']) / f'{chosen.name}-{world.name}-{chosen.seed}')
     _check_folder(folder)
     check_goes_on(folder, resume, env=env_facts(world), recipe=dict(name=chosen.name, seed=chosen.seed)
-                  | {name: value for name, value in given.items() if value})
+        | {name: value for name, value in given.items() if value})
     return world, chosen, folder
 
 def _said(given: dict, world)->dict:
     "What was given, without what was not; an environment says how long an action is."
     return {name: value for name, value in (given | dict(max_tokens=given['max_tokens'] or _longest(world))).items()
-            if value}
+        if value}
 
 def _check_folder(out: str):
     "Refuse a folder that cannot be one: it, or something above it, is a file."
@@ -211,7 +211,7 @@ def _check_server(vllm: str):
     try: VLLMServer(vllm).call('/v1/models')
     except NoAnswer as e:
         raise ConnectionError(f'vllm={vllm!r} does not answer ({e}). Start one (vllm serve MODEL --enable-lora), wait '
-                              f'until it says that it is ready, or leave --vllm out') from None
+            f'until it says that it is ready, or leave --vllm out') from None
     except (ValueError, LookupError) as e: raise ValueError(f'vllm={vllm!r}: {e}') from None
 
 def _around(world, isolate: bool, limit: float):
@@ -250,7 +250,7 @@ def _say_tests(run):
 
 def _tested(when: str, tasks: int, row: dict)->str:
     return (f"{when}: success on {tasks} held-out tasks {row['test_greedy']:.1%} greedy, "
-            f"{row['test_sampled']:.1%} sampled")
+        f"{row['test_sampled']:.1%} sampled")
 
 def report(run: str,  # run folder
     out: str = '',    # file to write (default: RUN/report.html)
@@ -328,12 +328,12 @@ def demo(steps: int = 0,          # updates; 0: what suits the model
     _check_numbers(steps=(steps, 0, 10**9), seed=(seed, 0, 2**63 - 1))
     name = _HOME['env'] if model == 'tiny' else 'python_tool'
     run = _demo_tiny(name, steps or _HOME['steps'], seed,
-                     folder) if model == 'tiny' else _demo_reader(name, model, steps or 12, seed, folder)
+        folder) if model == 'tiny' else _demo_reader(name, model, steps or 12, seed, folder)
     from agentlab.view import report as write
     path = write(run.folder)
     opened = not no_open and _open(path)
     print(f"report: {path}{'' if opened else '  (open it in a browser)'}\nnext: make lab, or agentlab play --env "
-          f"{name} --model {run.folder}")
+        f"{name} --model {run.folder}")
 
 def _demo_tiny(env: str, steps: int, seed: int, folder):
     "The tiny agent learns a world from its warm start."
@@ -341,7 +341,7 @@ def _demo_tiny(env: str, steps: int, seed: int, folder):
     from agentlab.train import load_recipe, train as fit
     world = load_env(env)
     print(f"A language model of {_policy(world).model.num_parameters():,} parameters learns {world.name} by "
-          f"{_HOME['recipe']}.")
+        f"{_HOME['recipe']}.")
     run = fit(_policy(world), world, load_recipe(_HOME['recipe'], steps=steps, seed=seed), folder)
     _say_tests(run)
     return run
@@ -355,12 +355,12 @@ def _demo_reader(env: str, model: str, steps: int, seed: int, folder, tasks: int
     world, recipe = load_env(env), for_pretrained(load_recipe('grpo', steps=steps, seed=seed, test_tasks=tasks))
     policy = _policy(world, model, seed=seed)
     print(f"{model} ({policy.provenance['source']}), {policy.model.num_parameters():,} parameters, learns {world.name} "
-          f"by {recipe.name}.")
+        f"by {recipe.name}.")
     how = dict(tasks=tasks, seed=seed, temperature=recipe.temperature, max_turns=recipe.max_turns,
-               max_tokens=recipe.max_tokens)
+        max_tokens=recipe.max_tokens)
     began = time.monotonic()
     told = {f"test_{'greedy' if greedy else 'sampled'}": evaluate(policy, world, greedy=greedy, **how)
-            for greedy in (True, False)}
+        for greedy in (True, False)}
     told['seconds'] = round(time.monotonic() - began, 1)
     print(_tested('told the rules', tasks, told))
     run = fit(watch(policy, world, steps=30, seed=seed), world, recipe, folder)
@@ -396,14 +396,14 @@ def prime(env: str = _HOME['env'],  # environment: a known name, or package.modu
     from agentlab.policy import prime as watch
     from agentlab.train import evaluate
     _check_numbers(seed=(seed, 0, 2**63 - 1), steps=(steps, 1, 10**9), episodes=(episodes, 1, 10**6),
-                   test_tasks=(test_tasks, 0, 10**7), noise=(noise, 0, 1), lr=(lr, 1e-12, 1e3))
+        test_tasks=(test_tasks, 0, 10**7), noise=(noise, 0, 1), lr=(lr, 1e-12, 1e3))
     world, form = _world(env, tasks, reward), _format(format)
     if hasattr(world, 'most'): test_tasks = world.most(test_tasks)
     if format == 'thinking':
         raise ValueError("format='thinking': in Python `agentlab.policy.prime` shows thoughts. Use plain or calls")
     if model in ('tiny', 'untrained'):
         raise ValueError(f"model={model!r}: the tiny policy has its warm start already. Name a pretrained model, such "
-                         f"as smollm2")
+            f"as smollm2")
     target = Path(out) if out else _free(Path(_HOME['runs']) / f'primed-{world.name}')
     if target.exists(): raise FileExistsError(f'out={out!r} exists already. Give another folder.')
     _check_folder(str(target))
@@ -412,7 +412,7 @@ def prime(env: str = _HOME['env'],  # environment: a known name, or package.modu
     if test_tasks:
         how = dict(tasks=test_tasks, max_tokens=max(_longest(world), 32), format=form)
         print(_tested('primed', test_tasks, {name: evaluate(policy, world, greedy=name == 'test_greedy', **how)
-                                             for name in ('test_greedy', 'test_sampled')}))
+            for name in ('test_greedy', 'test_sampled')}))
     more = '' if format == 'plain' else f' --format {format}'
     print(f'policy: {target}\nnext: agentlab train {_where(env, tasks, reward)} --model {target}{more}')
 
@@ -437,7 +437,7 @@ def play(env: str = _HOME['env'],  # environment: a known name, or package.modul
     import math
     from agentlab.rollout import play as rollout
     _check_numbers(seed=(seed, 0, 2**63 - 1),
-                   **(dict(temperature=(temperature, 1e-3, 1e3)) if temperature != 0 else {}))
+        **(dict(temperature=(temperature, 1e-3, 1e3)) if temperature != 0 else {}))
     world, form = _world(env, tasks, reward), _format(format)
     around = _around(world, isolate, limit)
     policy = _policy(world, model)
@@ -445,12 +445,12 @@ def play(env: str = _HOME['env'],  # environment: a known name, or package.modul
     def tell(games):
         seat, t = games[0].last_side.seat, games[0].last_side.turns[-1]
         print(f'{_plain(t.observation)}\n  {t.t:>2} {_plain(seat)}> {_plain(t.text):24} p={math.exp(sum(t.logps)):.2f} '
-              f'entropy={sum(t.entropies)/len(t.entropies):.2f} nats a token', flush=True)
+            f'entropy={sum(t.entropies)/len(t.entropies):.2f} nats a token', flush=True)
     for e in rollout(policy, around, [seed], temperature=temperature, seed=seed, format=form, on_round=tell,
                      **({'max_tokens': longest} if (longest := _longest(world)) else {})):
         print(_plain(e.final + f"\n{e.seat}: {'success' if e.success else 'no success'}, "
-                     f"outcome {e.outcome:g}, {len(e.turns)} "
-                     f"turns{', cut by a budget' if e.truncated else ''}{f', error: {e.error}' if e.error else ''}"))
+            f"outcome {e.outcome:g}, {len(e.turns)} "
+            f"turns{', cut by a budget' if e.truncated else ''}{f', error: {e.error}' if e.error else ''}"))
 
 def _drawn(world, seed: int)->str:
     "What an environment draws of its beginning, if it can: a fault in it costs the picture only."
@@ -493,7 +493,7 @@ def _run_line(path, run)->str:
     facts, rows = run.info['facts'], run.rows()
     last = f"success {rows[-1]['success']:.2f}" if rows and rows[-1]['success'] is not None else 'no updates yet'
     return (f"{path}  {facts['recipe']['name']} on {facts['env']['env'].split(':')[1]}  "
-            f"{len(rows)}/{facts['recipe']['steps']} updates  {last}")
+        f"{len(rows)}/{facts['recipe']['steps']} updates  {last}")
 
 def clean(yes: store_true = False,  # remove, do not only list
 ):
@@ -505,7 +505,7 @@ def clean(yes: store_true = False,  # remove, do not only list
         print(f'{size/1e6:8.1f} MB  {path}')
         if yes: shutil.rmtree(path) if path.is_dir() else path.unlink()
     print(f"{len(found)} cached {'removed' if yes else 'in'} {cache_folder()}"
-          + ('' if yes or not found else '; agentlab clean --yes removes them'))
+        + ('' if yes or not found else '; agentlab clean --yes removes them'))
 
 def tiny(env: str = _HOME['env'],  # environment to warm-start on
     out: str = '',  # folder to put it into (default: the cache)
@@ -519,7 +519,7 @@ def tiny(env: str = _HOME['env'],  # environment to warm-start on
     if out: print(policy.save_pretrained(Path(out) / policy.name))
 
 COMMANDS = dict(demo=demo, train=train, prime=prime, play=play, report=report, view=view, stop=stop, envs=envs,
-                recipes=recipes, runs=runs, clean=clean, tiny=tiny)
+    recipes=recipes, runs=runs, clean=clean, tiny=tiny)
 # name: (its function, imported when it is asked for; what it does)
 ELSEWHERE = packaged_json('commands.json')
 
@@ -537,10 +537,10 @@ def command(name: str):
 
 def usage()->str:
     said = ({name: _summary(function) for name, function in COMMANDS.items()}
-            | {name: line for name, (_, line) in ELSEWHERE.items()})
+        | {name: line for name, (_, line) in ELSEWHERE.items()})
     lines = [f'  {name:11} {line}' for name, line in said.items()]
     return '\n'.join(['usage: agentlab COMMAND [options]', '', *lines, '',
-                      'every command: --help explains it, --debug shows where an error was raised'])
+        'every command: --help explains it, --debug shows where an error was raised'])
 
 def main(argv: list[str]|None = None)->int:
     "Run a command. Returns its exit status: 0, or 2 where something was refused."
@@ -565,12 +565,12 @@ def _run(name: str, rest: list[str])->int:
     parser = anno_parser(command(name), prog=f'agentlab {name}')
     parser.add_argument('--debug', action='store_true', help='show where an error was raised')
     parser.error = lambda message: parser.exit(2, _plain(f'agentlab {name}: {message}. `agentlab {name} --help` '
-                                                         f'explains every option.\n'))
+        f'explains every option.\n'))
     given = {k: v for k, v in vars(parser.parse_args(rest)).items() if k not in ('pdb', 'xtra', 'debug')}
     try: command(name)(**given)
     except KeyboardInterrupt:
         print(f"\nagentlab {name}: stopped; "
-              f"{'the same command goes on' if name == 'bench' else 'a run goes on with --resume'}", file=sys.stderr)
+            f"{'the same command goes on' if name == 'bench' else 'a run goes on with --resume'}", file=sys.stderr)
         return 130
     except Exception as e:
         if debug: raise
@@ -593,6 +593,6 @@ def _meant(error: Exception)->bool:
     while last.tb_next: last = last.tb_next
     code = last.tb_frame.f_code
     return (Path(code.co_filename).is_relative_to(Path(agentlab.__file__).parent)
-            and code.co_code[last.tb_lasti] == opmap['RAISE_VARARGS'])
+        and code.co_code[last.tb_lasti] == opmap['RAISE_VARARGS'])
 
 if __name__ == '__main__' and '__file__' in globals(): sys.exit(main())  # not in a notebook

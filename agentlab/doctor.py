@@ -63,7 +63,7 @@ def fix_command(findings: list[Finding],
     pip = importlib.util.find_spec('pip') is not None if pip is None else pip
     torch = any(r.name == 'torch' for r in wanted)
     how = (f'uv pip install --python "{sys.executable}"{" --torch-backend=auto" if torch else ""}'
-           if uv and (torch or not pip) else f'"{sys.executable}" -m pip install')
+        if uv and (torch or not pip) else f'"{sys.executable}" -m pip install')
     def named(r): return f"{r.name}{'[' + ','.join(sorted(r.extras)) + ']' if r.extras else ''}{r.specifier}"
     return ' '.join([how, *(f'"{named(r)}"' for r in wanted)])
 
@@ -77,7 +77,7 @@ def browser_line()->str:
     "Where Chromium is: pictures of pages and the browser tests need one."
     from agentlab.view.run_report import browser
     return browser() or ('none on the PATH: no picture is saved, and the browser tests skip (Debian: apt-get install '
-                         'chromium)')
+        'chromium)')
 
 def bf16_line()->str:
     "Whether the processor multiplies in bf16 by itself."
@@ -118,7 +118,7 @@ def tiny_line()->str:
     return f'{len(list(folder.glob("*")))} policies, {sum(p.stat().st_size for p in files)/1e6:.1f} MB in {folder}'
 
 MACHINE = dict(sandbox=sandbox_line, browser=browser_line, bf16=bf16_line, device=device_line, models=models_line,
-               tiny=tiny_line)
+    tiny=tiny_line)
 
 def machine(asked: dict = MACHINE,  # name -> function that gives a line
 )->list[str]:
@@ -172,8 +172,8 @@ def doctor(fix: store_true = False,  # print the one command that helps, and not
         print(command or '# nothing to fix')
         return
     said = [f'python {platform.python_version()}  agentlab from {_folder()} ({origin()})', *_versions(ours, needed),
-            *(_extra_line(name, examined(asked[name])) for name in sorted(extras)), *machine(), *elsewhere(),
-            *shadowed(), *([f'to fix: {command}'] if command else [])]
+        *(_extra_line(name, examined(asked[name])) for name in sorted(extras)), *machine(), *elsewhere(),
+        *shadowed(), *([f'to fix: {command}'] if command else [])]
     print(_plain('\n'.join(said)))
     if command: raise SystemExit(1)
 
@@ -183,7 +183,7 @@ def _uninstalled(fix: bool)->str:
     what = f'-e "{clone}"' if (clone/'settings.ini').exists() else OURS
     command = f'"{sys.executable}" -m pip install {what}'
     return command if fix else (f'agentlab from {_folder()} is not installed, so its bounds are not known\n'
-                                f'to fix: {command}')
+        f'to fix: {command}')
 
 def _versions(ours, needed: list[Finding])->list[str]:
     "Python's version and those of what is needed."
@@ -191,7 +191,7 @@ def _versions(ours, needed: list[Finding])->list[str]:
     asked = ours.metadata.get('Requires-Python') or ''
     fits = SpecifierSet(asked).contains(platform.python_version(), prereleases=True)
     return [f"  {'ok' if fits else 'outside':8} python {platform.python_version()} ({asked})",
-            *(f'  {finding.state:8} {finding}' for finding in needed)]
+        *(f'  {finding.state:8} {finding}' for finding in needed)]
 
 def _extra_line(name: str, found: list[Finding])->str:
     "One line for an extra: whole, or what it lacks."
@@ -204,4 +204,4 @@ def shadowed(owners: list[str]|None = None,  # distributions that hold the impor
     "Warnings where another distribution holds, or hides, the import name agentlab."
     others = sorted(set(packages_distributions().get('agentlab', []) if owners is None else owners) - {OURS})
     return [f'warning: the distribution {other!r} also installs a package called agentlab and may hide this one: '
-            f'pip uninstall {other}' for other in others[:1]]
+        f'pip uninstall {other}' for other in others[:1]]

@@ -52,7 +52,7 @@ class Turn:
     def learn(self, info: dict):
         "Take in what the environment says of this action."
         self.invalid, self.cost, self.milestone = (bool(info.get('invalid', False)), float(info.get('cost', 0.)),
-                                                   float(info.get('milestone', 0.)))
+            float(info.get('milestone', 0.)))
         self.columns |= {name: float(x) for name, x in info.get('columns', {}).items()}
 
 @dataclass
@@ -86,7 +86,7 @@ def state_key(state,  # anything JSON can hold; tuples count as lists, the order
     try: text = json.dumps(state, sort_keys=True, separators=(',', ':'), ensure_ascii=False)
     except (TypeError, ValueError) as e:
         raise TypeError(f'state={state!r} cannot be written as JSON ({e}). Use numbers, strings, lists and '
-                        f'dictionaries.') from None
+            f'dictionaries.') from None
     digest = hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).digest()
     return int.from_bytes(digest, 'little', signed=True)
 
@@ -102,17 +102,17 @@ def as_column(name: str,  # for the message
         try: values = torch.as_tensor(np.asarray(values)) if len(values) else torch.zeros(0, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError):
             raise ValueError(f'the column {name!r} is a {type(values).__name__}, not numbers: give a tensor with one '
-                             f'number for each row') from None
+                f'number for each row') from None
     if not values.dim():
         raise ValueError(f'the column {name!r} is one number, {values.item()!r}: give one for each row, as '
-                         f'torch.full((rows,), {values.item()!r}) does')
+            f'torch.full((rows,), {values.item()!r}) does')
     return values
 
 class Table:
     "Columns of equal length, read as attributes."
     def __init__(self, **columns: Tensor):
         columns = {name: values if isinstance(values, Tensor) and values.dim() else as_column(name, values)
-                   for name, values in columns.items()}
+            for name, values in columns.items()}
         sizes = {name: len(column) for name, column in columns.items()}
         if len(set(sizes.values())) > 1: raise ValueError(f'the columns of a table need one length, got {sizes}')
         self.__dict__.update(columns)
@@ -168,7 +168,7 @@ class _Tables:
     def __repr__(self):
         groups = len(self.episodes.group.unique())
         return (f'Batch: {groups} groups, {len(self.episodes)} episodes, {len(self.turns)} turns, '
-                f'{len(self.tokens)} tokens of which {len(self.actions)} are actions')
+            f'{len(self.tokens)} tokens of which {len(self.actions)} are actions')
     @cached_property
     def actions(self)->Tensor:
         "(action tokens,) index of every action token in `tokens`."
@@ -180,7 +180,7 @@ class _Tables:
     def action(self, column: str)->Tensor:
         "(action tokens,) a column of `tokens`, read at the action tokens."
         return need(self.tokens, column, f"this call reads tokens.{column}",
-                    f'Set it with batch.with_action({column}=values).').index_select(0, self.actions)
+            f'Set it with batch.with_action({column}=values).').index_select(0, self.actions)
 
 class _Down(_Tables):
     "Values that go down the tree."
@@ -213,14 +213,14 @@ class _Down(_Tables):
         "(turns,) number of action tokens of every turn."
         # they stand in the order of the turns
         return torch.searchsorted(self.action_turn,
-                                  torch.arange(len(self.turns) + 1, device=self.action_turn.device)).diff()
+            torch.arange(len(self.turns) + 1, device=self.action_turn.device)).diff()
 
 class _Replaced(_Down):
     "New batches out of this one."
     def replace(self, **parts)->Batch:
         "A new batch with these tables or labels replaced."
         return Batch(**{**dict(episodes=self.episodes, rows=self.rows, turns=self.turns, tokens=self.tokens,
-                               labels=self.labels), **parts})
+            labels=self.labels), **parts})
     def with_episodes(self, **columns: Tensor)->Batch: return self.replace(episodes=self.episodes.with_(**columns))
     def with_turns(self, **columns: Tensor)->Batch: return self.replace(turns=self.turns.with_(**columns))
     def with_tokens(self, **columns: Tensor)->Batch: return self.replace(tokens=self.tokens.with_(**columns))
@@ -241,7 +241,7 @@ class _Replaced(_Down):
             narrow = x.dtype == torch.float64 and torch.device(device).type == 'mps'
             return x.float().to(device) if narrow else x.to(device)
         tables = {n: Table(**{k: move(v) for k, v in vars(getattr(self, n)).items()})
-                  for n in ('episodes', 'rows', 'turns', 'tokens')}
+            for n in ('episodes', 'rows', 'turns', 'tokens')}
         return self.replace(**tables)
 
 @in_parts
@@ -253,7 +253,7 @@ class Batch(_Replaced):
     def of_part(self, *names: str)->Tensor:
         "(action tokens,) bool: the token belongs to one of these parts of a reply, by the names of PART_CODES."
         who, hint = (f'of_part looks for {" and ".join(names)}', 'Play with a format that records parts '
-                     '(agentlab.policy.formats), or set it with batch.with_action(part=codes).')
+            '(agentlab.policy.formats), or set it with batch.with_action(part=codes).')
         codes = part_codes(*names)
         part = need(self.tokens, 'part', who, hint).index_select(0, self.actions)
         return torch.isin(part, torch.tensor(codes, dtype=part.dtype, device=part.device))
@@ -289,7 +289,7 @@ class Batch(_Replaced):
         return _person_frame(self)
 
 EPISODE_COLUMNS = dict(group=0, game=0, seat='player', outcome=0., success=False, truncated=False, last_value=0.,
-                       source='policy', policy='', step=0, instruction=None, answer=None, error=None, final='')
+    source='policy', policy='', step=0, instruction=None, answer=None, error=None, final='')
 
 def _column(values)->Tensor:
     "A tensor with the project's types: integers are int64, floats are float64."
@@ -297,7 +297,7 @@ def _column(values)->Tensor:
     if x.dtype == object:
         raise ValueError(f'a column holds {values[0]!r}, which is no number; text columns are {LABELLED}')
     return torch.from_numpy(x.astype({'i': np.int64, 'u': np.int64, 'b': bool, 'f': np.float64}[x.dtype.kind],
-                                     copy=True))
+        copy=True))
 
 def _labelled(values, labels: dict)->Tensor:
     "Keys of a column of text or states; what a person reads goes into `labels`. None is -1."
@@ -326,7 +326,7 @@ def _episode_frame(frame, who='Batch.from_turns'):
         varying = frame[frame[c].notna() & (frame[c] != frame['_episode'].map(first[c]))]
         if len(varying):
             raise ValueError(f"{who}: column '{c}' belongs to an episode, but it varies in episode "
-                             f"{varying['episode'].iloc[0]!r}. Give it one value per episode.")
+                f"{varying['episode'].iloc[0]!r}. Give it one value per episode.")
     if 'outcome' not in columns: first['outcome'] = frame.groupby('_episode')['reward'].sum()
     if 'game' not in columns: first['game'] = first.index
     for c, default in EPISODE_COLUMNS.items():
@@ -338,7 +338,7 @@ def _check_frame(frame):
     missing = [c for c in ('group', 'episode', 't') if c not in frame.columns]
     if missing:
         raise ValueError(f"Batch.from_turns needs the columns group, episode and t; this table lacks {missing}. It has "
-                         f"{list(frame.columns)}.")
+            f"{list(frame.columns)}.")
     frame = frame.reset_index(drop=True)
     frame['frame_row'] = range(len(frame))
     frame['_episode'] = frame['episode'].factorize()[0]
@@ -346,10 +346,10 @@ def _check_frame(frame):
     twice = frame[frame.duplicated(['_episode', 't'])]
     if len(twice):
         raise ValueError(f"Batch.from_turns: episode {twice['episode'].iloc[0]!r} has two rows with "
-                         f"t={twice['t'].iloc[0]}. Number the turns of an episode.")
+            f"t={twice['t'].iloc[0]}. Number the turns of an episode.")
     if 'n_tokens' in frame and not (frame['n_tokens'].dtype.kind in 'iu' and (frame['n_tokens'] >= 0).all()):
         raise ValueError(f"Batch.from_turns: n_tokens={frame['n_tokens'].tolist()}: give the number of action tokens "
-                         f"of each turn, a whole number from 0")
+            f"of each turn, a whole number from 0")
     return frame.sort_values(['_episode', 't'], kind='stable')
 
 def _tables_of_frame(frame)->tuple[Table, Table, Table, Table, dict]:
@@ -358,21 +358,21 @@ def _tables_of_frame(frame)->tuple[Table, Table, Table, Table, dict]:
     if frame['group'].dtype.kind not in 'iu': frame['group'] = frame['group'].factorize()[0]
     first, labels = _episode_frame(frame), {}
     episodes = Table(**{c: _labelled(first[c].astype(object).where(first[c].notna(), None).tolist(),
-                                     labels.setdefault(c, {})) if c in LABELLED else _column(first[c].to_numpy())
-                        for c in EPISODE_COLUMNS})
+                     labels.setdefault(c, {})) if c in LABELLED else _column(first[c].to_numpy())
+        for c in EPISODE_COLUMNS})
     lengths = frame.pop('n_tokens').to_numpy() if 'n_tokens' in frame else np.ones(len(frame), int)
     turns = dict(episode=_column(frame['_episode'].to_numpy()), origin=torch.arange(len(frame)))
     for c in frame.columns:
         if c in EPISODE_COLUMNS or c in ('_episode', 'episode'): continue
         values = frame[c].tolist() if c in LABELLED else frame[c].to_numpy()
         turns[c] = (_state_keys(values, frame['_episode'].tolist(), frame['t'], labels) if c == 'state'
-                    else _labelled(values, labels.setdefault(c, {})) if c in LABELLED else _column(values))
+            else _labelled(values, labels.setdefault(c, {})) if c in LABELLED else _column(values))
     turns['reward'] = turns['reward'].double()
     turn = torch.repeat_interleave(torch.arange(len(frame)), _column(lengths))
     row = turns['episode'][turn]
     start = torch.searchsorted(row, row)
     tokens = Table(row=row, turn=turn, id=torch.zeros_like(turn), position=torch.arange(len(turn)) - start,
-                   weight=torch.ones(len(turn)))
+        weight=torch.ones(len(turn)))
     episodes = episodes.with_(outcome=episodes.outcome.double(), last_value=episodes.last_value.double())
     return episodes, Table(episode=torch.arange(len(episodes))), Table(**turns), tokens, labels
 
@@ -382,12 +382,12 @@ def _turn_columns(episodes: list[Episode], turns: list[Turn], labels: dict)->dic
     start = np.concatenate([[0], np.cumsum([len(e.turns) for e in episodes])])
     origin = [i if t.origin is None else start[t.origin[0]] + t.origin[1] for i, t in enumerate(turns)]
     columns = dict(episode=owner, t=[t.t for t in turns], reward=[float(t.reward) for t in turns], origin=origin,
-                   cost=[float(t.cost) for t in turns], invalid=[bool(t.invalid) for t in turns],
-                   milestone=[float(t.milestone) for t in turns],
-                   action=[state_key(t.text if t.acted is None else t.acted) for t in turns],
-                   frame_row=np.arange(len(turns)))
+        cost=[float(t.cost) for t in turns], invalid=[bool(t.invalid) for t in turns],
+        milestone=[float(t.milestone) for t in turns],
+        action=[state_key(t.text if t.acted is None else t.acted) for t in turns],
+        frame_row=np.arange(len(turns)))
     columns = {name: _column(np.asarray(x, dtype=dtype))
-               for (name, x), dtype in zip(columns.items(), (int, int, float, int, float, bool, float, int, int))}
+        for (name, x), dtype in zip(columns.items(), (int, int, float, int, float, bool, float, int, int))}
     if any(t.state is not None for t in turns):
         columns['state'] = _state_keys([t.state for t in turns],
                                        [[i, e.group, e.game, e.seat] for i, e in enumerate(episodes) for _ in e.turns],
@@ -411,7 +411,7 @@ def _token_columns(episodes: list[Episode], turns: list[Turn])->tuple[Table, Tab
     new = [j == 0 or w[j] != w[j-1] for w in windows for j in range(len(w))]
     row_of_turn = np.cumsum(new) - 1 if new else np.zeros(0, int)
     row_episode = np.array([i for i, w in enumerate(windows) for j in range(len(w)) if j == 0 or w[j] != w[j-1]],
-                           dtype=int)
+        dtype=int)
     pieces = [(i, ids, sampled) for i, t in enumerate(turns) for ids, sampled in _pieces(t)]
     lengths = np.array([len(ids) for _, ids, _ in pieces], dtype=int)
     is_action = np.repeat(np.array([sampled for _, _, sampled in pieces], dtype=bool), lengths)
@@ -422,11 +422,11 @@ def _token_columns(episodes: list[Episode], turns: list[Turn])->tuple[Table, Tab
         x[is_action] = _flat(lists, np.float32)
         return torch.from_numpy(x)
     tokens = Table(row=_column(row), turn=_column(np.where(is_action, owner, -1)),
-                   id=_column(_flat([ids for _, ids, _ in pieces], int)),
-                   position=_column(np.arange(len(row)) - np.searchsorted(row, row)),
-                   sampler_logp=at_actions([t.logps for t in turns], np.nan),
-                   entropy=at_actions([t.entropies for t in turns], np.nan),
-                   weight=torch.from_numpy(is_action.astype(np.float32)))
+        id=_column(_flat([ids for _, ids, _ in pieces], int)),
+        position=_column(np.arange(len(row)) - np.searchsorted(row, row)),
+        sampler_logp=at_actions([t.logps for t in turns], np.nan),
+        entropy=at_actions([t.entropies for t in turns], np.nan),
+        weight=torch.from_numpy(is_action.astype(np.float32)))
     if any(t.parts is not None for t in turns): tokens = tokens.with_(part=_part_column(turns, is_action))
     return Table(episode=_column(row_episode)), tokens
 
@@ -465,22 +465,22 @@ def _tables_of_episodes(episodes: list[Episode])->tuple[Table, Table, Table, Tab
         for t in e.turns:
             if not len(t.ids) == len(t.logps) == len(t.entropies):
                 raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids, {len(t.logps)} '
-                                 f'logps and {len(t.entropies)} entropies; give one of each per sampled id')
+                    f'logps and {len(t.entropies)} entropies; give one of each per sampled id')
             if t.parts is not None and len(t.parts) != len(t.ids):
                 raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids and {len(t.parts)} '
-                                 f'parts; give one code of PART_CODES per sampled id, or None')
+                    f'parts; give one code of PART_CODES per sampled id, or None')
             if t.top_ids and not len(t.ids) == len(t.top_ids) == len(t.top_logps):
                 raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids, {len(t.top_ids)} '
-                                 f'top_ids and {len(t.top_logps)} top_logps; give one list of each per sampled '
-                                 f'id, or none')
+                    f'top_ids and {len(t.top_logps)} top_logps; give one list of each per sampled '
+                    f'id, or none')
     columns = {c: [getattr(e, c) for e in episodes] for c in EPISODE_COLUMNS}
     kinds = {c: type(default) for c, default in EPISODE_COLUMNS.items()}
     table = Table(**{c: _labelled(v, labels.setdefault(c, {})) if c in LABELLED
-                     else _column(np.asarray(v, dtype=kinds[c])) for c, v in columns.items()},
-                  **_own_columns(episodes, {*EPISODE_COLUMNS}))
+           else _column(np.asarray(v, dtype=kinds[c])) for c, v in columns.items()},
+        **_own_columns(episodes, {*EPISODE_COLUMNS}))
     rows, tokens = _token_columns(episodes, turns)
     return (table, rows, Table(**_turn_columns(episodes, turns, labels)),
-            tokens.with_(**_likeliest_columns(turns, tokens)), labels)
+        tokens.with_(**_likeliest_columns(turns, tokens)), labels)
 
 def _renumber(keep: Tensor)->Tensor:
     "New number of every kept row; -1 elsewhere."
@@ -489,7 +489,7 @@ def _renumber(keep: Tensor)->Tensor:
 def _origins(origin: Tensor, turn: Tensor)->Tensor:
     "New origins of the kept turns; where the turn that was sampled is gone, its first kept copy takes its place."
     first = torch.full_like(turn, len(origin)).scatter_reduce(0, origin,
-                                                              torch.arange(len(origin), device=origin.device), 'amin')
+        torch.arange(len(origin), device=origin.device), 'amin')
     return torch.where(turn[origin] < 0, first[origin], turn[origin])
 
 def _chosen(batch: Batch, index)->dict:
@@ -510,7 +510,7 @@ def _same_likeliest(batches: list[Batch])->list[Batch]:
     "The batches with the columns of the likeliest tokens where any has them: a demonstration has none."
     names = sorted({c for b in batches for c in b.tokens.columns if re.fullmatch(r'top\d+_(id|logp)', c)})
     nothing = (lambda name, b: torch.full_like(b.tokens.id, -1, dtype=torch.int32) if name.endswith('id')
-               else torch.full_like(b.tokens.sampler_logp, torch.nan))
+        else torch.full_like(b.tokens.sampler_logp, torch.nan))
     return [b.with_tokens(**{name: nothing(name, b) for name in names if name not in b.tokens}) for b in batches]
 
 def _joined(batches: list[Batch])->tuple[Table, Table, Table, Table, dict]:
@@ -580,10 +580,10 @@ def _write(batch: Batch, path)->Path:
             arrays[f'{name}.{c}'] = pa.LargeListArray.from_arrays(pa.array(cut, pa.int64()), pa.array(x.numpy()))
     labels = json.dumps({k: {str(key): text for key, text in v.items()} for k, v in batch.labels.items()})
     meta = dict(schema_version=str(SCHEMA_VERSION), agentlab_labels=labels,
-                agentlab_check=_footer_check(labels, arrays))
+        agentlab_check=_footer_check(labels, arrays))
     with atomic(path) as temporary:
         pq.write_table(pa.table(arrays).replace_schema_metadata(meta), temporary, compression='zstd',
-                       write_page_checksum=True)
+            write_page_checksum=True)
     return Path(path)
 
 def _is_table(field)->bool:
@@ -598,13 +598,13 @@ def _is_table(field)->bool:
 def _check_file(table, path):
     "Refuse a file of a newer schema, or one that lacks a column the tables stand on."
     meta = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()
-            if k in (b'schema_version', b'agentlab_labels', b'agentlab_check')}
+        if k in (b'schema_version', b'agentlab_labels', b'agentlab_check')}
     version = int(meta.get('schema_version', 0))
     if version > SCHEMA_VERSION:
         raise ValueError(f'{path} has schema_version {version}, this agentlab reads up to {SCHEMA_VERSION}. Upgrade '
-                         f'agentlab-rl.')
+            f'agentlab-rl.')
     wanted = ['episodes.group', 'episodes.outcome', 'rows.index', 'turns.t', 'turns.reward', 'turns.origin',
-              'tokens.row', 'tokens.turn', 'tokens.id', 'tokens.position']
+        'tokens.row', 'tokens.turn', 'tokens.id', 'tokens.position']
     missing = [c for c in wanted if c not in table.column_names]
     if missing:
         raise ValueError(f'{path} is no batch of agentlab: it lacks the columns {missing}. Write it with Batch.save.')
@@ -633,8 +633,8 @@ class _Footer:
     def __init__(self, data):
         self.data, self.at = data, 0
         self.kinds = {1: self.byte, 2: self.byte, 3: self.byte, 4: self.signed, 5: self.signed, 6: self.signed,
-                      7: lambda: self.skip(8), 8: lambda: self.skip(self.whole()),
-                      9: self.items, 10: self.items, 11: self.pairs, 12: self.struct}
+            7: lambda: self.skip(8), 8: lambda: self.skip(self.whole()),
+            9: self.items, 10: self.items, 11: self.pairs, 12: self.struct}
     def byte(self)->int:
         self.at += 1
         return self.data[self.at - 1]
@@ -686,7 +686,7 @@ def check_unfolded(path, free=2**28,  # a Parquet file; bytes that any file may 
     size, needed = Path(path).stat().st_size, unfolded(path)
     if needed > max(free, fold*size):
         raise ValueError(f'{path} has {size:,} bytes and unfolds to {needed:,}: no rollout does that, so it '
-                         f'was not read')
+            f'was not read')
 
 def read_file(path)->tuple:  # a pyarrow table, labels with their keys
     "What `save` wrote, as in the file. ValueError: a newer schema, missing columns, damage, or unfolds to far more."
@@ -703,7 +703,7 @@ def _tables_of_file(path)->tuple[Table, Table, Table, Table, dict]:
     "Episodes, rows, turns, tokens and labels of a file; see `Batch.load`."
     table, labels = read_file(path)
     episodes = {c.split('.', 1)[1]: torch.from_numpy(table[c].to_numpy().copy()) for c in table.column_names
-                if c.startswith('episodes.')}
+        if c.startswith('episodes.')}
     (n_rows, rows), (n_turns, turns), (n_tokens, tokens) = (_lists(table, name) for name in _PARENT)
     owner = lambda n: torch.repeat_interleave(torch.arange(len(table)), n)
     first = lambda n: torch.cumsum(n, 0) - n
@@ -725,5 +725,5 @@ def _person_frame(batch: Batch):
         if c in LABELLED:
             # pandas text cannot hold every str
             frame[c] = pd.Series([batch.labels.get(c, {}).get(int(key), None if key == -1 else int(key))
-                                  for key in frame[c]], dtype=object)
+                for key in frame[c]], dtype=object)
     return frame

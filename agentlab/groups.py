@@ -246,7 +246,7 @@ def recur(x,            # (length,) what each element adds; NaN adds 0
     decay = _tensor(decay).to(wide.device, torch.float64)
     if decay.ndim and decay.shape != y.shape:
         raise ValueError(f"decay has shape {tuple(decay.shape)} but x has {tuple(y.shape)}; give one number or one "
-                         f"per element")
+            f"per element")
     order, runs = _runs(_key(by, wide))
     if order is not None: y, decay = y[order], decay[order] if decay.ndim else decay
     if not reverse: y, runs, decay = y.flip(0), runs.flip(0), decay.flip(0) if decay.ndim else decay

@@ -44,7 +44,7 @@ def metric(name: str, meaning: str, estimate: str,  # what it is; how it is esti
     told = Metric(meaning, estimate, unit, panel)
     if METRICS.get(name, told) != told:
         warnings.warn(f'metric {name!r} was declared as {METRICS[name].meaning!r}; it is {meaning!r} from here on',
-                      stacklevel=2)
+            stacklevel=2)
     METRICS[name] = told
     def measure(function: Callable)->Callable:
         MEASURES[name] = function
@@ -72,5 +72,5 @@ def panels()->dict[str, Panel]:
     return dict(sorted(drawn.items(), key=lambda item: (item[1].place, item[0])))
 
 SPIKE = ('A spike, a largest value far above the median, is a token that the policy has made all but impossible. The '
-         'estimate (k3) grows with the exponential of the gap, so that one such token, or a few, make the mean, '
-         'which then says nothing of the others. What is below 10⁻⁶ nats, zero included, lies on the lowest line.')
+    'estimate (k3) grows with the exponential of the gap, so that one such token, or a few, make the mean, '
+    'which then says nothing of the others. What is below 10⁻⁶ nats, zero included, lies on the lowest line.')

@@ -54,7 +54,7 @@ class Budget:
         with _counting:
             if self.sent >= self.requests or self.paid >= self.tokens:
                 raise Spent(f'the budget of {self.requests} requests and {self.tokens} tokens is used up ({self.sent} '
-                            f'and {self.paid}). Ask for less, or give a larger one')
+                    f'and {self.paid}). Ask for less, or give a larger one')
             self.sent += 1
     def pay(self, tokens: int):
         "After its answer."

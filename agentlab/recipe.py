@@ -119,7 +119,7 @@ class Recipe:
         if name in GROUP_OF: return getattr(object.__getattribute__(self, GROUP_OF[name]), name)
         if name.removesuffix('_args') in BOUND and name.endswith('_args'):
             warnings.warn(f'recipe.{name}: arguments are bound to the function now; read recipe.'
-                          f'{name.removesuffix("_args")}.keywords', DeprecationWarning, stacklevel=2)
+                f'{name.removesuffix("_args")}.keywords', DeprecationWarning, stacklevel=2)
             return arguments(getattr(self, name.removesuffix('_args')))
         raise AttributeError(f'a recipe has no field {name!r}')
     def facts(self)->dict:
@@ -163,7 +163,7 @@ def plain(value):
     if value is None or isinstance(value, (bool, int, float, str)): return value
     whole = dataclasses.is_dataclass(value)
     held = {k: v for k, v in getattr(value, '__dict__', {}).items() if not k.startswith('_')
-            and (whole or isinstance(v, (bool, int, float, str)))}
+        and (whole or isinstance(v, (bool, int, float, str)))}
     return dict(type=import_path(type(value))) | {k: plain(v) for k, v in held.items()}
 
 def import_path(function)->str:
@@ -213,8 +213,8 @@ def check_group_size(estimator,  # a function of agentlab.credit or of yours, or
     function = unbound(estimator)
     if group_size >= 2 or 'group' not in getattr(function, 'needs', ()): return
     raise ValueError(f'group_size={group_size}: {function.__name__} compares the episodes of one task with each other, '
-                     f'and one episode has nobody to be compared with. Use group_size=2 or more (4 to 16 is usual), or '
-                     f'an estimator that needs no group.')
+        f'and one episode has nobody to be compared with. Use group_size=2 or more (4 to 16 is usual), or '
+        f'an estimator that needs no group.')
 
 def check_world(recipe: Recipe, env):
     "Ask all functions of the recipe that have a `check_env` about an environment. Raises what they raise."
@@ -269,7 +269,7 @@ def recipe(paper: str)->Callable:  # where the algorithm comes from
 def _merged(fields: dict, changes: dict)->dict:
     "The fields with changes; changed arguments come on top of a recipe's own, unless their function is changed too."
     kept = {name: value for name, value in fields.items()
-            if not (name.endswith('_args') and name.removesuffix('_args') in changes)}
+        if not (name.endswith('_args') and name.removesuffix('_args') in changes)}
     joined = {name: kept[name] | changes[name] for name in kept.keys() & changes.keys() if name.endswith('_args')}
     return kept | changes | joined
 

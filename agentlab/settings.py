@@ -69,7 +69,7 @@ def imported(argument:str, path:str,  # what the name was given for: 'env', 'rec
     except KeyboardInterrupt: raise
     except ModuleNotFoundError as error:
         raise ValueError(f'{said}: there is no module {error.name!r} here; start Python where it can be imported, or '
-                         f'install it') from error
+            f'install it') from error
     except BaseException as error:
         raise ValueError(f'{said}: the module {module} does not load: {in_words(error)}') from error
     if not hasattr(found, name): raise ValueError(f'{said}: the module {module} has no {name!r}')
@@ -94,7 +94,7 @@ def needed(module:str, extra:str,  # to import; the extra of agentlab-rl that br
             who = f'{what} needs {error.name}, which' if what else error.name
             raise ImportError(f'{who} is not installed: pip install "agentlab-rl[{extra}]"', name=error.name) from error
         raise ImportError(f'{module} is installed and does not load: {in_words(error)}. Mend that installation; '
-                          f'agentlab has nothing to add to it') from error
+            f'agentlab has nothing to add to it') from error
 
 def door(family:str)->Callable:  # `__name__` of the package that asks -> its `__getattr__`
     """Finds the public names of a package's modules. They are imported at the first name that the package itself lacks;
@@ -102,7 +102,7 @@ def door(family:str)->Callable:  # `__name__` of the package that asks -> its `_
     def find(name):
         names = [] if name.startswith('_') else [m.name for m in iter_modules(sys.modules[family].__path__)]
         owners = {} if name in names else {module: getattr(_module(family, module), name, None) for module in names
-                                           if name in getattr(_module(family, module), '__all__', ())}
+            if name in getattr(_module(family, module), '__all__', ())}
         if len({id(value) for value in owners.values()}) == 1: return next(iter(owners.values()))
         several = f": {' and '.join(owners)} have one each; import it from the one you mean" if owners else ''
         raise AttributeError(f'module {family!r} has no attribute {name!r}{several}')

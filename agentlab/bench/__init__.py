@@ -22,9 +22,9 @@ def circumstances(command: str)->dict:  # what was typed
         except PackageNotFoundError: return None
     load = [round(x, 2) for x in os.getloadavg()] if hasattr(os, 'getloadavg') else None
     return dict(command=command, date=time.strftime('%Y-%m-%d'),
-                versions={p: installed(p) for p in ('torch', 'transformers', 'trl', 'agentlab-rl')}
-                | dict(python=platform.python_version()),
-                machine=dict(system=platform.system(), processor=platform.machine(), cores=os.cpu_count(), load=load))
+        versions={p: installed(p) for p in ('torch', 'transformers', 'trl', 'agentlab-rl')}
+        | dict(python=platform.python_version()),
+        machine=dict(system=platform.system(), processor=platform.machine(), cores=os.cpu_count(), load=load))
 
 def _rounded(value):
     "A number with four digits, from 1,000 on with one behind the point; what is measured has fewer."

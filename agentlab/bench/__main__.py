@@ -9,4 +9,4 @@ __all__ = []
 import sys
 if __name__ == '__main__':
     sys.exit('What the project measures itself with lies in its repository: python tools/bench, or make bench. '
-             'To compare recipes: agentlab bench')
+        'To compare recipes: agentlab bench')

@@ -51,9 +51,9 @@ def measured(episodes: list, k: int,  # several of each task, their group is the
     def column(of, share=False): return bounded([None if None in x else sum(x)/len(x) for x in over(of)], share)
     tries = bounded([pass_at(k, len(x), int(sum(x))) for x in over(won)], True)
     return {'success': column(won, True), f'pass@{k}': tries, 'turns': column(lambda e: len(e.turns)),
-            'tokens': column(tokens), 'cost': column(lambda e: sum(t.cost for t in e.turns)),
-            'invalid': column(lambda e: sum(t.invalid for t in e.turns)/max(len(e.turns), 1), True),
-            'errors': column(lambda e: float(bool(e.error)), True)}
+        'tokens': column(tokens), 'cost': column(lambda e: sum(t.cost for t in e.turns)),
+        'invalid': column(lambda e: sum(t.invalid for t in e.turns)/max(len(e.turns), 1), True),
+        'errors': column(lambda e: float(bool(e.error)), True)}
 
 def by_expert(env, step, messages, generator): return env.expert(0., generator)
 
@@ -128,7 +128,7 @@ def keep_episodes(episodes: list, player, folder: Path):
         return with_token_text(Batch.from_episodes(episodes), player.tokenizer).save(folder/'step_000000.parquet')
     said = [(_messages(e.turns), e.outcome) for e in episodes if e.turns]
     pd.DataFrame(dict(step=0, prompt=[m[:1] for m, _ in said], completion=[m[1:] for m, _ in said],
-                      reward=[paid for _, paid in said])).to_parquet(folder/'completions_00000.parquet')
+        reward=[paid for _, paid in said])).to_parquet(folder/'completions_00000.parquet')
 
 def table(rows: list)->str:
     "The rows as text; a player that failed has its reason below."
@@ -166,7 +166,7 @@ def eval_players(
     if not names: raise ValueError("players='': name some with commas between, such as expert,random,tiny")
     if hasattr(world, 'most'): test_tasks = world.most(test_tasks)
     counts = dict(tasks=test_tasks, samples=samples, max_turns=max_turns, workers=workers,
-                  max_tokens=max_tokens or getattr(world, 'max_tokens', 0) or 32)
+        max_tokens=max_tokens or getattr(world, 'max_tokens', 0) or 32)
     _check_numbers(**{n: (x, 1, 10**6) for n, x in counts.items()}, k=(k, 0, samples), seed=(seed, 0, 2**63 - 1))
     how = counts | dict(seed=seed, format=_format(format), temperature=temperature)
     rows = [row_of(name, world, how, k or samples, out) for name in names]

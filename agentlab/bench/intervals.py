@@ -24,7 +24,7 @@ def iqm(scores: dict[str, np.ndarray],  # environment -> (..., runs) scores
     if faithful:
         if len(set(sizes)) > 1:
             raise ValueError(f'faithful=True takes all runs as equal, but the environments have {sizes} runs. Leave it '
-                             f'out, or give equally many.')
+                f'out, or give equally many.')
         cut = x.shape[-1]//4
         return np.sort(x, -1)[..., cut:x.shape[-1] - cut].mean(-1)
     order = np.argsort(x, -1)
@@ -64,13 +64,13 @@ def checked(*samples, paired: bool = False)->tuple:
         for env, x in sample.items():
             if x.ndim != 1 or not len(x) or not np.isfinite(x).all():
                 raise ValueError(f'scores of {env!r} are {x.tolist()}: give a list of finite numbers, and leave '
-                                 f'lost runs out')
+                    f'lost runs out')
         if set(sample) != set(found[0]):
             raise ValueError(f'the samples have the environments {sorted(found[0])} and {sorted(sample)}: compare on '
-                             f'those that both have')
+                f'those that both have')
         if paired and any(len(x) != len(found[0][env]) for env, x in sample.items()):
             raise ValueError('paired=True needs the same runs in both samples, in the same order. Leave out the seeds '
-                             'that only one has.')
+                'that only one has.')
     return found
 
 def bootstrap(statistic: Callable,  # function of one dictionary for each sample
@@ -87,7 +87,7 @@ def bootstrap(statistic: Callable,  # function of one dictionary for each sample
             # so that the order of the runs means nothing
             order = np.lexsort([s[env] for s in (samples if paired else [sample])])
             index = np.random.default_rng(derive(seed, env, 0 if paired
-                                                 else i)).integers(len(order), size=(times, len(order)))
+                else i)).integers(len(order), size=(times, len(order)))
             drawn[-1][env] = sample[env][order][index]
     return statistic(*drawn)
 
@@ -100,7 +100,7 @@ def interval(statistic: Callable,  # mean, iqm, improvement, difference, or your
     value = float(statistic(*samples))
     if min(len(x) for sample in samples for x in sample.values()) < 2: return Interval(value, math.nan, math.nan)
     return Interval(value,
-                    *map(float, np.quantile(bootstrap(statistic, *samples, **how), [(1 - level)/2, (1 + level)/2])))
+        *map(float, np.quantile(bootstrap(statistic, *samples, **how), [(1 - level)/2, (1 + level)/2])))
 
 def band(scores: dict,  # environment -> (runs,) scores
     above,              # (bars,) tau

@@ -66,7 +66,7 @@ def starting(world,  # an environment
         folder = Path(model)/'policy' if (Path(model)/'policy').is_dir() else Path(model)
         if not folder.is_dir():
             raise ValueError(f"model={model!r}: there is no such folder. Use 'tiny', 'untrained', "
-                             f"{', '.join(map(repr, KNOWN))}, a run folder, or a folder in the transformers layout.")
+                f"{', '.join(map(repr, KNOWN))}, a run folder, or a folder in the transformers layout.")
         return str(folder.resolve()), model
     from agentlab.policy import tiny_policy
     policy = pretrained(model) if model in KNOWN else tiny_policy(world, warm=model == 'tiny')
@@ -98,9 +98,9 @@ def plan(recipes: list[str],  # known names, or package.module:function
     for env, world in worlds.items():
         start, policy = starting(world, model, out)
         own = (changes if 'max_tokens' in changes or not getattr(world, 'max_tokens', 0)
-               else changes | dict(max_tokens=world.max_tokens))
+            else changes | dict(max_tokens=world.max_tokens))
         cells += [Cell(recipe, env, seed, str(Path(out).resolve()/slug(env)/slug(recipe)/str(seed)), start, policy, own)
-                  for recipe, seed in product(recipes, range(seeds))]
+            for recipe, seed in product(recipes, range(seeds))]
     for cell in cells: check_cell(cell, worlds[cell.env])
     return cells
 
@@ -114,7 +114,7 @@ def check_cell(cell: Cell, world):
     done = len(run.rows())
     if done > recipe.steps:
         raise ValueError(f'{cell.folder} holds {done} updates, you asked for steps={recipe.steps}. Give another folder '
-                         f'(--out), or at least as many steps.')
+            f'(--out), or at least as many steps.')
     facts = dict(recipe=recipe.facts(), env=env_facts(world), policy=cell.policy)
     if cell.weights(): facts['weights'] = cell.weights()
     open_run(run.folder, facts, resume=True, defaults=dict(recipe=field_defaults()))
@@ -125,7 +125,7 @@ def finished(cell: Cell)->bool:
     run, recipe = Run(cell.folder), cell.made()
     tests = run.tests()
     return (len(run.rows()) == recipe.steps and (run.folder/'policy').is_dir()
-            and (not recipe.test_tasks or bool(tests) and tests[-1]['step'] == recipe.steps))
+        and (not recipe.test_tasks or bool(tests) and tests[-1]['step'] == recipe.steps))
 
 def play_cell(cell: Cell):
     "Train the run of a cell, or go on with it, in this process."
@@ -137,7 +137,7 @@ def play_cell(cell: Cell):
     disable_progress_bar()
     with alone(cell.folder, wait=60.): pass  # a worker may outlive its killed sweep for seconds
     train(Policy.load(cell.start, name=cell.policy), load_env(cell.env), cell.made(), cell.folder, resume=True,
-          progress=False)
+        progress=False)
 
 def told(why: BaseException)->str:
     "An exception with the lines that led to it, the message first."
@@ -160,12 +160,12 @@ def on_ray(cpus: int = 0,  # cells at once on this machine; 0: one for each core
     try: import ray
     except ImportError:
         raise ImportError('a sweep on Ray needs ray: pip install "agentlab-rl[ray]". Without it: --here plays the '
-                          'cells one after the other.') from None
+            'cells one after the other.') from None
     mine = not ray.is_initialized()
     if mine:
         _connect(ray, dict(address=address) if address
-                 else dict(address='local', num_cpus=cpus or os.cpu_count() or 1, include_dashboard=False,
-                           object_store_memory=80*2**20, _node_ip_address='127.0.0.1'))
+            else dict(address='local', num_cpus=cpus or os.cpu_count() or 1, include_dashboard=False,
+                      object_store_memory=80*2**20, _node_ip_address='127.0.0.1'))
     try: yield partial(_far, ray)
     finally:
         if mine: ray.shutdown()  # ends the workers; their runs go on from the last checkpoint
@@ -178,7 +178,7 @@ def _connect(ray, where: dict, tries: int = 3):
             ray.shutdown()
             if not left:
                 raise RuntimeError(f'Ray did not start in {tries} tries: {why} Is the machine busy, or is address '
-                                   f'wrong? --here plays without Ray.') from why
+                    f'wrong? --here plays without Ray.') from why
 
 def _far(ray, function, cells):
     "Play cells on Ray, as they become free."
@@ -186,7 +186,7 @@ def _far(ray, function, cells):
     # pickled by value: agentlab and your own modules are imported from the paths of whoever started the sweep
     def task(packed):
         sys.path[:] = ([path for path in paths if os.path.exists(path)]
-                       + [path for path in sys.path if path not in paths])
+            + [path for path in sys.path if path not in paths])
         function, cell = pickle.loads(packed)
         return ''.join(error for _, error in in_turn(function, [cell]))
     from ray import cloudpickle
@@ -205,9 +205,9 @@ def outcome(cell: Cell, error: str)->str:
     if error or finished(cell): return error
     if not (Path(cell.folder)/'run.json').exists():
         return (f'RuntimeError: the run was played, but is not in {cell.folder}. All machines of a cluster must see '
-                f'the same storage there.')
+            f'the same storage there.')
     return (f'RuntimeError: the run was asked to stop after {len(Run(cell.folder).rows())} updates. The same command '
-            f'goes on with it.')
+        f'goes on with it.')
 
 def sweep(cells: list[Cell], play=in_turn,  # player: function, cells -> iterator of (cell, error)
     retries: int = 1,    # further tries of a cell that fails
@@ -233,7 +233,7 @@ def note_error(cell: Cell, error: str, tries: int):
     "Keep what a cell died of, beside its run."
     with atomic(error_file(cell)) as path:
         Path(path).write_text(json.dumps(dict(tries=tries, error=error.splitlines()[0], traceback=error), indent=1),
-                              encoding='utf-8')
+            encoding='utf-8')
 
 CURVES = 'success', 'reward', 'entropy', 'sampled'  # columns of a row log that are kept for every update
 
@@ -248,10 +248,10 @@ def rows_of(cell: Cell)->list[dict]:
     curve = [(metric, row['step'], row[metric]) for row in run.rows() for metric in CURVES]
     tests = [(metric, row['step'], row[metric]) for row in run.tests() for metric in ('test_greedy', 'test_sampled')]
     return [names | dict(metric=metric, step=step, value=float('nan') if value is None else float(value), error='')
-            for metric, step, value in curve + tests]
+        for metric, step, value in curve + tests]
 
 COLUMNS = dict(env='category', recipe='category', seed='int32', metric='category', step='int32', value='float64',
-               error='str')
+    error='str')
 
 def table_of(cells: list[Cell])->pd.DataFrame:
     "One row for each cell, metric and update (`step`; for tests: updates behind the policy)."
@@ -263,7 +263,7 @@ def write_table(table: pd.DataFrame, path, facts: dict)->Path:
     made = pa.Table.from_pandas(table, preserve_index=False)
     with atomic(path) as temporary:
         pq.write_table(made.replace_schema_metadata(made.schema.metadata | {b'agentlab': json.dumps(facts).encode()}),
-                       temporary, compression='zstd')
+            temporary, compression='zstd')
     return Path(path)
 
 def read_table(path)->tuple[pd.DataFrame, dict]:
@@ -310,20 +310,20 @@ def bench(recipes: str = _HOME['recipe'],  # recipes with commas between: known 
     write_results(cells, given, out or Path(_HOME['runs'])/'bench')
     if failed:
         raise RuntimeError(f'{len(failed)} of {len(cells)} runs failed; the page names them and '
-                           f'{error_file(failed[0])} says where. The same command tries them again.')
+            f'{error_file(failed[0])} says where. The same command tries them again.')
 
 def asked_cells(given: dict)->list[Cell]:
     "The cells that a command asks for, by its arguments. Raises ValueError."
     changes = {name: given[name] for name in ('lr', 'groups', 'group_size', 'max_tokens') if given[name]}
     return plan(listed('recipes', given['recipes']), listed('envs', given['envs']), given['seeds'], given['out'],
-                given['model'], steps=given['steps'], test_tasks=given['test_tasks'], **changes)
+        given['model'], steps=given['steps'], test_tasks=given['test_tasks'], **changes)
 
 def write_results(cells: list[Cell], given: dict, out):
     "Table and page of the cells that a command asked for."
     from agentlab.bench import circumstances
     from agentlab.bench.sweep_page import write_page
     table = write_table(table_of(cells), Path(out)/'sweep.parquet', circumstances(command_of(bench, given))
-                        | {name: given[name] for name in ('seeds', 'steps', 'test_tasks')})
+        | {name: given[name] for name in ('seeds', 'steps', 'test_tasks')})
     print(f"table: {table}\npage: {write_page(table, Path(out)/'sweep.html')}")
 
 def command_of(function, given: dict)->str:

@@ -37,7 +37,7 @@ DASHES = '', '7 4', '2 3', '9 3 2 3', '14 4'
 def stroke(place: int)->str:
     "Colour and dashes of the recipe at this place."
     return (f'stroke="{COLOURS[place % len(COLOURS)]}" stroke-dasharray="{DASHES[place % len(DASHES)]}" '
-            f'stroke-width="2" fill="none"')
+        f'stroke-width="2" fill="none"')
 
 def lines_svg(lines: dict,  # place of a recipe -> (x, y, low, high), arrays of one length; y in [0, 1], NaN is a gap
     label: str,             # what the picture shows, for a reader who cannot see it
@@ -52,17 +52,17 @@ def lines_svg(lines: dict,  # place of a recipe -> (x, y, low, high), arrays of 
         known = np.isfinite(low) & np.isfinite(high)
         if not known.any(): return ''
         return (f'<path d="{path(np.r_[x[known], x[known][::-1]], np.r_[high[known], low[known][::-1]])}Z" '
-                f'fill="{COLOURS[place % len(COLOURS)]}" fill-opacity=".15"/>')
+            f'fill="{COLOURS[place % len(COLOURS)]}" fill-opacity=".15"/>')
     grid = ''.join(f'<line x1="{frame.left}" x2="{size[0] - frame.right}" y1="{frame.py(v)}" y2="{frame.py(v)}" '
-                   f'class="g"/><text x="{frame.left - 7}" y="{frame.py(v) + 3.5}" text-anchor="end">{number(v)}</text>'
-                   for v in (0., .25, .5, .75, 1.))
+        f'class="g"/><text x="{frame.left - 7}" y="{frame.py(v) + 3.5}" text-anchor="end">{number(v)}</text>'
+        for v in (0., .25, .5, .75, 1.))
     marks = ''.join(f'<text x="{frame.px(v)}" y="{size[1] - 20}" text-anchor="middle">{number(v)}</text>'
-                    for v in ticks(*frame.x, count=5) if frame.x[0] <= v <= frame.x[1])
+        for v in ticks(*frame.x, count=5) if frame.x[0] <= v <= frame.x[1])
     body = (''.join(area(place, x, low, high) for place, (x, _, low, high) in lines.items())
-            + ''.join(f'<path d="{path(x, y)}" {stroke(place)}/>' for place, (x, y, *_) in lines.items()))
+        + ''.join(f'<path d="{path(x, y)}" {stroke(place)}/>' for place, (x, y, *_) in lines.items()))
     return (f'<svg class="al-plot" viewBox="0 0 {size[0]} {size[1]}" role="img" '
-            f'aria-label="{attribute(label, 300)}">{grid}{marks}<text x="{size[0] - frame.right}" y="{size[1] - 4}" '
-            f'text-anchor="end">{html.escape(below)}</text>{body}</svg>')
+        f'aria-label="{attribute(label, 300)}">{grid}{marks}<text x="{size[0] - frame.right}" y="{size[1] - 4}" '
+        f'text-anchor="end">{html.escape(below)}</text>{body}</svg>')
 
 def legend(recipes: list[str])->Html:
     "A line of every recipe and its name."
@@ -76,7 +76,7 @@ def curve(table: pd.DataFrame,  # of one environment and one recipe
     values = runs.to_numpy()
     if len(values) < 2:
         return (runs.columns.to_numpy(float), values.mean(0) if len(values) else np.empty(0),
-                *np.full((2, runs.shape[1]), np.nan))
+            *np.full((2, runs.shape[1]), np.nan))
     drawn = bootstrap(lambda run: values[run['run'].astype(int)].mean(1), dict(run=np.arange(len(values))), times=1000)
     return runs.columns.to_numpy(float), values.mean(0), *np.quantile(drawn, [.025, .975], axis=0)
 
@@ -99,9 +99,9 @@ def learned(scores: pd.DataFrame, greedy: pd.DataFrame)->dict:
         over = dict(over='' if len(runs) == len(envs) else f'{len(runs)} of {len(envs)} environments')
         each = [shown(interval(mean, {env: runs[env]}) if env in runs else None) for env in envs]
         rows.append((name, [dict(text=str(sum(map(len, runs.values())))), *each, shown(interval(mean, runs)) | over,
-                            shown(interval(iqm, runs)) | over, dict(text=percent(float(mean(strata(greedy[name])))))]))
+            shown(interval(iqm, runs)) | over, dict(text=percent(float(mean(strata(greedy[name])))))]))
     head = [*_ours('recipe', 'runs'), *(('', env) for env in envs),
-            *_ours('all: mean', 'all: middle half (IQM)', 'all: mean, greedy')]
+        *_ours('all: mean', 'all: middle half (IQM)', 'all: mean, greedy')]
     return dict(head=head, rows=rows, caption='held-out success by recipe and environment')
 
 def against(scores: pd.DataFrame, statistic, paired: bool, show, colour)->dict:
@@ -112,23 +112,23 @@ def against(scores: pd.DataFrame, statistic, paired: bool, show, colour)->dict:
         found = interval(statistic, *samples, paired=paired)
         return shown(found, show) | dict(tint=tint(*colour(found.value)))
     return dict(head=[('', ''), *(('against ', b) for b in scores)],
-                rows=[(a, [cell(a, b) for b in scores]) for a in scores],
-                caption=f'{statistic.__name__}: row against column')
+        rows=[(a, [cell(a, b) for b in scores]) for a in scores],
+        caption=f'{statistic.__name__}: row against column')
 
 def failures(table: pd.DataFrame)->dict|None:
     "The runs that failed and why: head and rows of a table."
     failed = table[table.metric == 'failed']
     if not len(failed): return None
     rows = [(str(r.recipe), [dict(name=str(r.env)), dict(text=str(r.seed)), dict(text=str(r.step)),
-                             dict(text=f'{r.value:.0f}'), dict(error=r.error)]) for r in failed.itertuples()]
+        dict(text=f'{r.value:.0f}'), dict(error=r.error)]) for r in failed.itertuples()]
     return dict(head=_ours('recipe', 'environment', 'seed', 'updates made', 'tries', 'error'), rows=rows,
-                caption='failed runs')
+        caption='failed runs')
 
 def profiles(scores: pd.DataFrame, together: bool = False, bars: int = 101)->dict:
     "Performance profile of each recipe with its band, for `lines_svg`."
     above = np.linspace(0, 1, bars)
     return {i: (above, *band(strata(scores[name]), above, together=together, times=1000))
-            for i, name in enumerate(scores)}
+        for i, name in enumerate(scores)}
 
 def few(scores: pd.DataFrame)->int:
     "The fewest runs of an environment, where an interval rests on few; else 0."
@@ -148,8 +148,8 @@ def head(table: pd.DataFrame, facts: dict)->dict:
     cells = table[['env', 'recipe', 'seed']].drop_duplicates()
     failed = int((table.metric == 'failed').sum())
     lead = (f"{cells.recipe.nunique()} recipes in {cells.env.nunique()} environments: {len(cells)} runs of "
-            f"{facts.get('steps', '?')} updates, {failed} failed. Tested on {facts.get('test_tasks', '?')} "
-            f"held-out tasks.")
+        f"{facts.get('steps', '?')} updates, {failed} failed. Tested on {facts.get('test_tasks', '?')} "
+        f"held-out tasks.")
     made = ', '.join(f'{name} {version}' for name, version in facts.get('versions', {}).items() if version)
     return dict(lead=lead, command=str(facts.get('command', '')), date=str(facts.get('date', '')), made=made)
 
@@ -158,7 +158,7 @@ def page_html(table: pd.DataFrame,  # of `agentlab bench`: see `agentlab.bench.s
     "A sweep as one HTML page: no scripts, nothing fetched, names and errors escaped."
     scores = final_scores(table)
     return filled('sweep', title='A sweep', css=Html(CSS + PAGE_CSS), own=Html(STYLE), head=head(table, facts),
-                  failed=failures(table), found=statistics(table, scores) if len(scores) else None)
+        failed=failures(table), found=statistics(table, scores) if len(scores) else None)
 
 def write_page(table, out)->Path:
     "The page of a table file (sweep.parquet)."
@@ -172,7 +172,7 @@ def statistics(table: pd.DataFrame, scores: pd.DataFrame)->dict:
     points = lambda v: f'{100*v:+.1f}'.replace('-', '−')
     if len(recipes) > 1:
         duels = [against(scores, improvement, False, percent, lambda v: (v - .5, .5)),
-                 against(scores, difference, True, points, lambda v: (v, .5))]
+            against(scores, difference, True, points, lambda v: (v, .5))]
     profile = lines_svg(profiles(scores, together=True), 'share of runs above each bar', 'success above', (640, 240))
     return dict(few=few(scores), learned=learned(scores, final_scores(table, 'test_greedy')),
-                curves=curves(table, recipes), duels=duels, legend=legend(recipes), profile=Html(profile))
+        curves=curves(table, recipes), duels=duels, legend=legend(recipes), profile=Html(profile))

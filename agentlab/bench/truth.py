@@ -40,7 +40,7 @@ def solve(world: World,
 def _world(name, states, actions, horizon, moves, seen=None)->World:
     "A world from its moves: (state, action, probability of the action, next state, reward)."
     chance, reward, policy = (torch.zeros(states, actions, states).double(), torch.zeros(states, actions).double(),
-                              torch.zeros(states, actions).double())
+        torch.zeros(states, actions).double())
     chance[:, :, -1] = 1.
     for state, action, share, after, paid in moves:
         chance[state, action] = torch.eye(states, dtype=torch.float64)[after]
@@ -65,7 +65,7 @@ def house(noise: float = .5)->World:  # share of actions drawn at random
     env = KeyDoor()
     env.reset(0, dict(size=3, start='b2', key='a3', chest='c1', closed=['a2-a3', 'b1-c1']))
     found, moves, words = {(env.room, env.has_key): 0}, [], ['go north', 'go south', 'go east', 'go west', 'take key',
-                                                             'open chest']
+        'open chest']
     queue = [env]
     for place in queue:
         state, best = found[place.room, place.has_key], place.expert()
@@ -73,12 +73,12 @@ def house(noise: float = .5)->World:  # share of actions drawn at random
             after = place.clone()
             step = after.step(word)
             known = (-1 if step.done and word == 'open chest'
-                     else found.setdefault((after.room, after.has_key), len(found)))
+                else found.setdefault((after.room, after.has_key), len(found)))
             if known == len(found) - 1 and known not in {m[0] for m in moves} and known != state:
                 after.turns = 0
                 queue.append(after)
             moves.append((state, words.index(word), noise/len(place.legal()) + (1 - noise)*(word == best), known,
-                          step.reward.get('player', 0.)))
+                step.reward.get('player', 0.)))
     return _world('a house', len(found) + 1, len(words), 12, moves)
 
 def simulate(world: World,
@@ -97,15 +97,15 @@ def simulate(world: World,
         action = torch.multinomial(world.policy[here], 1, generator=generator)[:, 0]
         after = torch.multinomial(world.chance[here, action], 1, generator=generator)[:, 0]
         columns.append(dict(episode=live, t=torch.full_like(live, t), reward=world.reward[here, action],
-                            state=world.seen[here], action=action,
-                            truth=advantage[t, here, action], value=value[t, here],
-                            situation=(t*len(world.seen) + here)*world.policy.shape[1] + action))
+            state=world.seen[here], action=action,
+            truth=advantage[t, here, action], value=value[t, here],
+            situation=(t*len(world.seen) + here)*world.policy.shape[1] + action))
         state = state.clone()
         state[live] = after
     turns = {name: torch.cat([part[name] for part in columns]) for name in columns[0]}
     order = (turns['episode']*world.horizon + turns['t']).argsort()
     return _as_batch({name: x[order] for name, x in turns.items()}, groups, size,
-                     dict(prior=value[0, world.start], greedy=_greedy(world)), (state < len(world.seen) - 1))
+        dict(prior=value[0, world.start], greedy=_greedy(world)), (state < len(world.seen) - 1))
 
 def _greedy(world: World)->Tensor:
     "What a player gets who always takes the likeliest action."
@@ -119,11 +119,11 @@ def _as_batch(turns, groups, size, known, truncated):
     outcome = torch.zeros(count, dtype=torch.float64).index_add(0, turns['episode'], turns['reward'])
     zero = torch.zeros(count, dtype=torch.int64)
     episodes = Table(group=number//size, game=number, seat=zero, outcome=outcome, success=outcome > 0,
-                     truncated=truncated, last_value=torch.zeros(count).double(), source=zero, policy=zero, step=zero,
-                     instruction=zero - 1, error=zero - 1, **{name: x.expand(count) for name, x in known.items()})
+        truncated=truncated, last_value=torch.zeros(count).double(), source=zero, policy=zero, step=zero,
+        instruction=zero - 1, error=zero - 1, **{name: x.expand(count) for name, x in known.items()})
     place = torch.arange(len(truth))
     tokens = Table(row=turns['episode'], turn=place, id=turns['action'], position=turns['t'],
-                   weight=torch.ones(len(place)), value=value)
+        weight=torch.ones(len(place)), value=value)
     return Batch(episodes, Table(episode=number), Table(**turns, origin=place), tokens), truth, situation
 
 def marks(estimate: Tensor,  # (turns,)
@@ -137,9 +137,9 @@ def marks(estimate: Tensor,  # (turns,)
     centre = group_mean(scaled, situation)
     matters = truth.abs() > 1e-9
     return dict(bias=math.sqrt((centre - truth).square().mean()), noise=math.sqrt((scaled - centre).square().mean()),
-                error=math.sqrt((scaled - truth).square().mean()),
-                rank=_correlation(_ranks(scaled, group), _ranks(truth, group), group),
-                sign=float((scaled.sign() == truth.sign())[matters].double().mean()))
+        error=math.sqrt((scaled - truth).square().mean()),
+        rank=_correlation(_ranks(scaled, group), _ranks(truth, group), group),
+        sign=float((scaled.sign() == truth.sign())[matters].double().mean()))
 
 def _ranks(x: Tensor, group: Tensor)->Tensor:
     "Mean rank of every element inside its group; ties share it. Differences of float noise are ties."

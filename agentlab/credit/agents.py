@@ -14,7 +14,7 @@ from ..groups import compare, group_count, group_mean, group_min, recur, same
 from ..recipe import recipe
 
 @estimator('outcome', 'turns of the same agent (seat) in the same task', 'every token of the episode',
-           'Feng et al., 2026, Dr. MAS, arXiv 2602.08847', needs=('group', 'seat'))
+    'Feng et al., 2026, Dr. MAS, arXiv 2602.08847', needs=('group', 'seat'))
 def dr_mas(b:Batch,  # episodes; episodes need `seat` (the agent), for baseline='global' also `game`
     # 'agent': the agent's own mean and deviation; 'global': the average of the game, with mean and deviation of all
     # games
@@ -27,7 +27,7 @@ def dr_mas(b:Batch,  # episodes; episodes need `seat` (the agent), for baseline=
     "Outcome against the outcomes of the same agent in the same task (Dr. MAS, Feng et al. 2026)."
     if baseline not in ('agent', 'global'):
         raise ValueError(f"baseline={baseline!r}: use 'agent' (each agent by itself) or 'global' (a game's average "
-                         f"against other games)")
+            f"against other games)")
     own = baseline == 'agent'
     need(b.episodes, 'seat', 'dr_mas compares an agent with itself', 'Give every episode the seat that played it.')
     if not own:
@@ -44,7 +44,7 @@ def dr_mas_recipe():
     return dict(credit=dr_mas)
 
 @estimator('reward from the turn to the end', 'turns of the same player (seat) in the same task',
-           'every token of the turn', 'Yuan et al., 2025, MARS (MARSHAL), arXiv 2510.15414', needs=('group', 'seat'))
+    'every token of the turn', 'Yuan et al., 2025, MARS (MARSHAL), arXiv 2510.15414', needs=('group', 'seat'))
 def mars(b:Batch,         # episodes; episodes need `seat`
     center:str=None,  # 'return' (also None): sum, then subtract the mean; 'turn_reward': subtract the mean, then sum
     gamma:float=1.,       # discount per turn
@@ -57,7 +57,7 @@ def mars(b:Batch,         # episodes; episodes need `seat`
         raise ValueError(f"center={center!r}: use 'return' or 'turn_reward'")
     if faithful and (center, gamma, scale, singleton) != (None, 1., None, 'zero'):
         raise ValueError(f'center={center!r}, gamma={gamma}, scale={scale!r}, singleton={singleton!r} together with '
-                         f'faithful=True, which sets them; leave them out')
+            f'faithful=True, which sets them; leave them out')
     need(b.episodes, 'seat', 'mars compares a player with itself', 'Give every episode the seat that played it.')
     peers = b.of_turn('group', 'seat')
     center_by = lambda x: compare(x, peers, scale, ddof, eps, singleton)

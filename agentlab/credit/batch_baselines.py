@@ -30,7 +30,7 @@ def whiten(x:Tensor, count:Tensor=None,  # (length,) how many tokens each score 
     return torch.where(scored & ~equal, (value-mean)*(variance+eps).rsqrt(), 0)
 
 @estimator('discounted return of the token', 'all action tokens of the batch',
-           'the tokens of the turn, less by gamma each', 'Hu et al., 2025, arXiv 2501.03262')
+    'the tokens of the turn, less by gamma each', 'Hu et al., 2025, arXiv 2501.03262')
 def reinforce_pp(b:Batch,  # episodes; tasks need not repeat
     gamma:float=1.,        # discount per action token
     faithful:bool=False,   # True: as verl before its repair, where a turn's return ends with the turn
@@ -52,7 +52,7 @@ def reinforce_pp_recipe():
     return dict(credit=reinforce_pp)
 
 @estimator('outcome of the episode', 'episodes of the same task and seat, then all action tokens of the batch',
-           'every token of the episode', 'Hu et al., 2025, arXiv 2501.03262', needs=('group',))
+    'every token of the episode', 'Hu et al., 2025, arXiv 2501.03262', needs=('group',))
 def reinforce_pp_baseline(b:Batch,  # episodes; several episodes per group
     singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0; both before whitening
     rows:str='episode',   # who votes in the group's mean: 'episode' once each, or 'turn'
@@ -68,7 +68,7 @@ def reinforce_pp_baseline_recipe():
     return dict(credit=reinforce_pp_baseline)
 
 @estimator('outcome of the episode', 'episodes of the same task and seat; all outcomes of the batch for the deviation',
-           'every token of the episode', 'Liu et al., 2025, arXiv 2508.08221', needs=('group',))
+    'every token of the episode', 'Liu et al., 2025, arXiv 2508.08221', needs=('group',))
 def lite_ppo(b:Batch,    # episodes; several episodes per group
     ddof:int=1, eps:float=1e-4, singleton:str='zero',  # as for `compare`
     rows:str='episode',  # who votes in mean and deviation: 'episode' once each, or 'turn'
@@ -85,7 +85,7 @@ def lite_ppo_recipe():
     return dict(credit=lite_ppo)
 
 @estimator('each of several rewards of the episode', 'episodes of the same task and seat, then all action tokens of '
-           'the batch', 'every token of the episode', 'Liu et al., 2026, arXiv 2601.05242', needs=('group',))
+    'the batch', 'every token of the episode', 'Liu et al., 2026, arXiv 2601.05242', needs=('group',))
 def gdpo(b:Batch,        # episodes; several episodes per group
     columns:tuple=('outcome',),  # reward columns: of `episodes`, or of `turns` (summed over the episode)
     weights:tuple=None,  # one number per column; None: 1 each
@@ -105,9 +105,9 @@ def _score(b, column):
     "(turns,) the episode's score in one reward column; NaN = no score."
     if column in b.episodes: return b.of_turn(column).double()
     hint = (f'Set it with batch.with_turns({column}=...), which is added up over the episode, or '
-            f'batch.with_episodes({column}=...).')
+        f'batch.with_episodes({column}=...).')
     x, episode = need(b.turns, column, f"gdpo compares the reward columns it is told, '{column}' among them",
-                      hint).double(), b.turns.episode
+        hint).double(), b.turns.episode
     return torch.where(group_count(x, episode) > 0, group_sum(x, episode), torch.nan)
 
 @recipe('Liu et al., 2026, GDPO, arXiv 2601.05242')

@@ -13,8 +13,8 @@ from ..episodes import Batch, need
 from ..groups import compare, group_mean
 
 @estimator('outcome of the episode', 'episodes of the same task and seat',
-           'every token of the episode; a turn shared by several episodes gets the mean of theirs',
-           'in the spirit of Dong et al., 2025, ARPO (hard attribution), arXiv 2507.19849', needs=('group',))
+    'every token of the episode; a turn shared by several episodes gets the mean of theirs',
+    'in the spirit of Dong et al., 2025, ARPO (hard attribution), arXiv 2507.19849', needs=('group',))
 def hard_branches(b:Batch,  # episodes; `turns.origin` says which turns are copies
     scale:str='std',        # 'std': divide by the group's deviation; None: do not
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
@@ -34,7 +34,7 @@ def hard_branches(b:Batch,  # episodes; `turns.origin` says which turns are copi
 def copied(b:Batch)->Tensor:  # episodes -> (turns,) bool
     "True for a turn whose tokens were first sampled in another turn."
     origin = need(b.turns, 'origin', 'this call looks for copied turns',
-                  'Take batches from Batch.from_episodes or Batch.from_turns.')
+        'Take batches from Batch.from_episodes or Batch.from_turns.')
     return origin != torch.arange(len(origin), device=origin.device)
 
 def once(b:Batch)->Batch:  # episodes -> the same, `tokens.weight` 0 at every copied token

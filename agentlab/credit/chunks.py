@@ -19,7 +19,7 @@ from ..groups import recur
 from ..recipe import recipe
 
 @estimator('outcome, discounted per turn from the end of the episode', 'nobody', 'every token of the turn',
-           'Wang et al., 2025, arXiv 2512.24873')
+    'Wang et al., 2025, arXiv 2512.24873')
 def ipa(b:Batch, gamma:float=.95,  # discount per turn
     lost:float=0.,  # what an outcome of 0 counts as: -1 makes failures bad examples
 )->Tensor:          # (action tokens,) float64 advantage; 0 where the outcome is NaN
@@ -39,8 +39,8 @@ def chunk_mask(b:Batch, limit:float=5.,  # tokens need old_logp (trainer) and sa
 )->Tensor:           # (turns,) bool: the turn is kept
     "False for turns the trainer finds, per token, over `limit` times as likely as the sampler (IPA, from notes)."
     old, sampler = (need(b.tokens, name, 'the chunk mask compares trainer and sampler',
-                         f'Set it with batch.with_action({name}=...), or switch the mask off with '
-                         f'limit=None.')[b.actions] for name in ('old_logp', 'sampler_logp'))
+        f'Set it with batch.with_action({name}=...), or switch the mask off with '
+        f'limit=None.')[b.actions] for name in ('old_logp', 'sampler_logp'))
     return chunk_ratio(b, old, sampler) <= math.log(limit)
 
 def ipa_loss(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
@@ -56,7 +56,7 @@ def ipa_loss(logp:Tensor,  # (action tokens,) log-probability under the policy i
     if len(logp) != len(advantage):
         raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
     old = need(batch.tokens, base, 'IPA weighs bad chunks by how far the policy has moved',
-               f'Set it with batch.with_action({base}=policy.logprobs(batch)[0]).')[batch.actions]
+        f'Set it with batch.with_action({base}=policy.logprobs(batch)[0]).')[batch.actions]
     kept = torch.ones_like(batch.turns.t, dtype=torch.bool) if limit is None else chunk_mask(batch, limit)
     # min(rho, 1), and nothing overflows
     ratio = chunk_ratio(batch, logp, old).clamp(max=0).exp()[batch.action_turn].to(logp)
@@ -69,10 +69,10 @@ def duration_weights(b:Batch,  # turns need `column`
 )->Tensor:  # (turns,) float64, mean 1; 1 where the duration is NaN, and everywhere if nothing took time
     "Duration of each turn over the mean duration of the batch (arXiv 2509.01684, from notes)."
     taken = need(b.turns, column, 'duration_weights weighs turns by how long they took',
-                 f'Give one value per turn with batch.with_turns({column}=...), or name another column.').double()
+        f'Give one value per turn with batch.with_turns({column}=...), or name another column.').double()
     if (taken < 0).any() or taken.isinf().any():
         raise ValueError(f'turns.{column} holds negative or infinite durations, the least is {taken.min().item():g}. '
-                         f'Give the time that each turn took.')
+            f'Give the time that each turn took.')
     mean = taken.nanmean()
     return torch.where(taken.isnan() | ~(mean > 0), 1., taken/mean)
 

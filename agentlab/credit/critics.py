@@ -41,16 +41,16 @@ def _check_critic(b, value, level, first):
     "Refuse what `gae` cannot read, before it computes."
     if level not in ('token', 'turn'):
         raise ValueError(f"level={level!r}: use 'token' (a value for every action token) or 'turn' (one for "
-                         f"every turn)")
+            f"every turn)")
     column = need(b.tokens, value, f'gae compares with a critic and reads tokens.{value}',
-                  f'Set it with batch.with_action({value}=values), one float per action token.')
+        f'Set it with batch.with_action({value}=values), one float per action token.')
     read = b.actions[first] if level == 'turn' else b.actions
     for name, x in ((f'tokens.{value}', column[read]), ('turns.reward', b.turns.reward),
                     ('episodes.last_value', b.episodes.last_value)):
         if not x.isfinite().all():
             raise ValueError(f'{int((~x.isfinite()).sum())} of {len(x)} values of {name} are NaN or infinite, '
-                             f'and one would spoil all turns before it. Set them, or leave these episodes out with '
-                             f'batch.select.')
+                f'and one would spoil all turns before it. Set them, or leave these episodes out with '
+                f'batch.select.')
     return column.index_select(0, read).to(b.turns.reward)
 
 def _steps(b, value, gamma, lam, level, lam_value=None):
@@ -73,8 +73,8 @@ def _steps(b, value, gamma, lam, level, lam_value=None):
 def _by_turn(b, turn, x): return b.spread(torch.zeros_like(b.turns.reward, dtype=x.dtype).index_copy(0, turn, x))
 
 @estimator('reward plus the next value, discounted and summed', "nobody: the critic's value of the same place",
-           "each token its own; with level='turn' every token of the turn",
-           'Schulman et al., 2016, GAE, arXiv 1506.02438', needs=('value',))
+    "each token its own; with level='turn' every token of the turn",
+    'Schulman et al., 2016, GAE, arXiv 1506.02438', needs=('value',))
 def gae(b:Batch,        # episodes; tokens need the column `value`
     value:str='value',  # name of the column of the critic's values
     gamma:float=1.,     # discount per token or per turn
@@ -96,7 +96,7 @@ def ppo_recipe():
     return dict(credit=partial(gae, level='turn', gamma=.99, lam=.95), critic=Critic)
 
 @estimator('GAE by turn', "all turns of the batch, after the critic's value of the same state",
-           'every token of the turn', 'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', needs=('value',))
+    'every token of the turn', 'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', needs=('value',))
 def vl_dac(b:Batch,       # episodes; tokens need the column `value`
     value:str='value',    # name of the column of the critic's values, read at each turn's first action token
     gamma:float=.99, lam:float=.95,  # discount per turn; lambda
@@ -128,4 +128,4 @@ def ui_tars_2_recipe():
     from agentlab.train.critic import Critic
     lam = partial(adaptive_lambda, alpha=1.)
     return dict(credit=partial(gae, level='turn', lam=lam, lam_value=1.), critic=Critic, critic_warmup=1,
-                objective_args=dict(high=.28))
+        objective_args=dict(high=.28))

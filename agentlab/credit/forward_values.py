@@ -68,7 +68,7 @@ def fork_once(policy, env, seeds:list[int], group_size:int=2,  # as for `agentla
     g, seats = forest.given, {seat for game in forest.games for seat in game.sides}
     if len(seats) > 1: raise ValueError(f'env has the seats {sorted(seats)}: fork_once needs one seat')
     drawn = dict(max_tokens=forest.budget['max_tokens'], temperature=g.temperature, top_p=g.top_p,
-                 stop=(forest.policy.end_id,))
+        stop=(forest.policy.end_id,))
     waits = lambda game: not game.over and within_budget(game, forest.policy, **forest.budget)
     try:
         forest.begin(forest.trees)
@@ -134,4 +134,4 @@ def refuel_recipe():
     "Two futures of one turn: the difference of their outcomes is what the difference of the replies should say"
     from agentlab.objective.trust import reinforce
     return dict(credit=dr_grpo, rollout=fork_once, updates=refuel_updates, objective=reinforce, group_size=2,
-                groups=32, minibatches=1, temperature=.8)
+        groups=32, minibatches=1, temperature=.8)

@@ -15,7 +15,7 @@ from ..groups import compare, group_constant, group_count, group_max, group_min,
 from ..recipe import recipe
 
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
-           'Shao et al., 2024, arXiv 2402.03300', needs=('group',))
+    'Shao et al., 2024, arXiv 2402.03300', needs=('group',))
 def grpo(b:Batch,        # episodes; several episodes per group
     scale:str='std',     # 'std': divide by the group's deviation; None: do not (then it is `dr_grpo`)
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
@@ -31,7 +31,7 @@ def grpo_recipe():
     return dict(credit=grpo)
 
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
-           'Liu et al., 2025, arXiv 2503.20783', needs=('group',))
+    'Liu et al., 2025, arXiv 2503.20783', needs=('group',))
 def dr_grpo(b:Batch,      # episodes; several episodes per group
     singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
     rows:str='episode',   # who votes in the mean: 'episode' once each, or 'turn' (long episodes weigh more)
@@ -45,7 +45,7 @@ def dr_grpo_recipe():
     return dict(credit=dr_grpo, loss_per=64.)
 
 @estimator('outcome of the episode', 'the other episodes of the same task and seat', 'every token of the episode',
-           'Ahmadian et al., 2024, arXiv 2402.14740', needs=('group',))
+    'Ahmadian et al., 2024, arXiv 2402.14740', needs=('group',))
 def rloo(b:Batch,         # episodes; several episodes per group
     singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
     rows:str='episode',   # who votes in the mean: 'episode' once each, or 'turn'
@@ -63,7 +63,7 @@ def _check(name, value, *allowed):
     if value not in allowed: raise ValueError(f"{name}={value!r}: use {' or '.join(map(repr, allowed))}")
 
 @estimator('outcome of the episode', 'the other episodes of the same task and seat', 'every token of the episode',
-           'Chen et al., 2025, arXiv 2502.01600', needs=('group',))
+    'Chen et al., 2025, arXiv 2502.01600', needs=('group',))
 def loop(b:Batch,        # episodes; several episodes per group
     scale:str=None,      # None: do not divide (the paper's runs); 'std': divide by the group's deviation
     ddof:int=0, eps:float=1e-7, singleton:str='zero',  # as for `compare`
@@ -78,7 +78,7 @@ def loop(b:Batch,        # episodes; several episodes per group
     return b.spread(ahead/torch.where(group_count(outcome, peers, unit) > 1, deviation, 1))
 
 @estimator('outcome of the episode', 'the best other episode of the same task and seat',
-           'every token of the best episode; 0 elsewhere', 'Tang et al., 2025, arXiv 2503.19595', needs=('group',))
+    'every token of the best episode; 0 elsewhere', 'Tang et al., 2025, arXiv 2503.19595', needs=('group',))
 def pass_at_k(b:Batch,  # episodes; several episodes per group
     scale:str='std',    # 'std': divide by the group's deviation (verl); None: do not
     ddof:int=1, eps:float=1e-6, singleton:str='zero',  # as for `compare`

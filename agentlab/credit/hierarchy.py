@@ -19,13 +19,13 @@ def segments(b:Batch,  # turns need `switch`: 1 (or True) where the turn switche
 )->tuple[Tensor,Tensor]:  # (turns,) bool: the turn starts a segment; (turns,) number of its segment
     "Runs of turns under one subgoal: an episode's first turn and every switch start one (HiPER)."
     switch = need(b.turns, 'switch', 'hae cuts episodes where the subgoal is switched',
-                  'Give one value per turn with batch.with_turns(switch=...), 1 for SWITCH and 0 for KEEP.')
+        'Give one value per turn with batch.with_turns(switch=...), 1 for SWITCH and 0 for KEEP.')
     start = (shift(b.turns.episode, b.turns.episode, fill=-1) < 0) | switch.bool()
     return start, start.cumsum(0)-1
 
 @estimator('three TD sums: inside a subgoal, over subgoals, and until the subgoal ends',
-           'nobody: three values of the critic', 'action tokens; subgoal tokens where a subgoal starts; switch tokens',
-           'Peng et al., 2026, arXiv 2602.16165', needs=('switch', 'part', 'value_low', 'value_high', 'value_term'))
+    'nobody: three values of the critic', 'action tokens; subgoal tokens where a subgoal starts; switch tokens',
+    'Peng et al., 2026, arXiv 2602.16165', needs=('switch', 'part', 'value_low', 'value_high', 'value_term'))
 def hae(
     # turns need `switch`; tokens `part`, `value_low`, `value_high`, `value_term` (of the state before the token)
     b:Batch, gamma:float=.95, lam:float=.95,  # discount per turn; GAE inside a segment
@@ -72,7 +72,7 @@ def turn_value(b:Batch, column:str,  # column of tokens with the value of the st
     bad = int((~value.isfinite()).sum())
     if bad:
         raise ValueError(f'tokens.{column} is NaN or infinite at {bad} of the {len(value)} turns that hae reads it at. '
-                         f'A critic sets it before every token.')
+            f'A critic sets it before every token.')
     return value
 
 def _check(b, term, truncated):
@@ -82,17 +82,17 @@ def _check(b, term, truncated):
     if truncated not in ('zero', 'own', 'last_value'):
         raise ValueError(f"truncated={truncated!r}: use 'zero', 'own' or 'last_value'")
     need(b.tokens, 'part', 'hae gives each part of a reply its own advantage',
-         'Set it with batch.with_tokens(part=...): 0 other, 1 switch, 2 subgoal, 3 action.')
+        'Set it with batch.with_tokens(part=...): 0 other, 1 switch, 2 subgoal, 3 action.')
     for name in ['low', 'high'] + ['term']*(term == 'return'):
         need(b.tokens, f'value_{name}', f'hae needs the critic head V_{name}',
-             f'Set it with batch.with_action(value_{name}=values).')
+            f'Set it with batch.with_action(value_{name}=values).')
     if term == 'gap':
         need(b.turns, 'switch_prob', "term='gap' compares the switch with its probability",
-             "Set it with batch.with_turns(switch_prob=...), or use term='return'.")
+            "Set it with batch.with_turns(switch_prob=...), or use term='return'.")
     bad = int((~b.turns.reward.isfinite()).sum())
     if bad:
         raise ValueError(f'{bad} of {len(b.turns)} rewards are NaN or infinite, and one would reach all turns before '
-                         f'it. Set them, or leave these episodes out with batch.select.')
+            f'it. Set them, or leave these episodes out with batch.select.')
 
 def _levels(b, term, truncated):
     "Segment starts and numbers, each token's cell, V_low, V_high, and V_term ('gap': V_low, the old subgoal)."
@@ -108,7 +108,7 @@ f'(action); '
     cell = torch.add(part.long(), b.action_turn, alpha=4)  # a table of turns by four parts
     switch = turn_value(b, 'value_term' if term == 'return' else 'value_low', begin)
     return (start, segment, cell, turn_value(b, 'value_low', first_token(b, part == ACTION)),
-            turn_value(b, 'value_high', begin), switch)
+        turn_value(b, 'value_high', begin), switch)
 
 def _handover(b, start, segment, low, high, truncated):
     "(turns,) twice: value after the turn, for the executor, and for planner and switch (0 within a segment)."

@@ -15,8 +15,8 @@ from ..groups import compare, group_count, same, shift
 from ..recipe import recipe
 
 @estimator('discounted return from this turn', 'turns of the task that share the last 1, 2, ... states, averaged over '
-           'the lengths', 'every token of the turn',
-           'He et al., 2026, HGPO, arXiv 2602.22817', needs=('group', 'state'))
+    'the lengths', 'every token of the turn',
+    'He et al., 2026, HGPO, arXiv 2602.22817', needs=('group', 'state'))
 def hgpo(b:Batch,     # episodes; turns need `state`
     history:int=2,    # K: states before the present one that the longest comparison asks for
     alpha:float=1., gamma:float=.95,  # weight of the comparison by k states is (k+1)**alpha; discount per turn
@@ -31,7 +31,7 @@ def hgpo(b:Batch,     # episodes; turns need `state`
 )->Tensor:                # (action tokens,) float64 advantage; 0 without any peer, and where the outcome is NaN
     "Return against turns with the same last 1, 2, ... states, a weighted mean over the lengths (HGPO, He et al. 2026)."
     need(b.turns, 'state', 'hgpo compares turns by their last states',
-         "Give your environment a state in info['state'], or use grpo.")
+        "Give your environment a state in info['state'], or use grpo.")
     keep = _zeros_kept(zeros, faithful)
     items = _lengths(b, history, gamma, alpha, scale, ddof, eps)
     if base: items.append((1., *_base_group(b, scale, eps, singleton, rows)))
@@ -49,7 +49,7 @@ def _lengths(b, history, gamma, alpha, scale, ddof, eps):
         # NaN: fewer than k states so far
         known = torch.where(shift(torch.ones_like(now), episode, k-1) > 0, returns, torch.nan)
         items.append(((k+1)**alpha, compare(known, key, scale, ddof, eps, singleton='zero'),
-                      (group_count(known, key) > 1) & ~known.isnan()))
+            (group_count(known, key) > 1) & ~known.isnan()))
     return items
 
 def _base_group(b, scale, eps, singleton, rows):

@@ -14,8 +14,8 @@ from ..groups import compare, group_count, group_mean, group_std, leave_one_out,
 from ..recipe import recipe
 
 @estimator('outcome; and implicit reward of the turn', 'episodes of the same task and seat; all their turns',
-           'every token of the episode; every token of the turn',
-           'iStar / OPRL, 2025, arXiv 2509.19199', needs=('group', 'step_reward'))
+    'every token of the episode; every token of the turn',
+    'iStar / OPRL, 2025, arXiv 2509.19199', needs=('group', 'step_reward'))
 def istar(b:Batch,         # episodes; turns need `step_reward`, such as implicit_prm(b)
     step_weight:float=1.,  # w: weight of the step comparison
     baseline:str='rloo',   # both parts: 'rloo' subtracts the mean of the others, 'grpo' the mean of the group
@@ -29,13 +29,13 @@ def istar(b:Batch,         # episodes; turns need `step_reward`, such as implici
     if baseline == 'rloo' and scale:
         raise ValueError(f"scale={scale!r}: RLOO does not divide; use baseline='grpo' or scale=None")
     reward = need(b.turns, 'step_reward', 'istar compares steps by an implicit reward',
-                  'Set it with batch.with_turns(step_reward=implicit_prm(batch)), or use rloo.').double()
+        'Set it with batch.with_turns(step_reward=implicit_prm(batch)), or use rloo.').double()
     outcome, peers, unit = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.unit(rows)
     if baseline == 'rloo':
         episode, step = leave_one_out(outcome, peers, singleton, unit), leave_one_out(reward, peers, 'zero')
     else:
         episode, step = (compare(x, peers, scale, ddof, eps, lone, voters)
-                         for x, lone, voters in ((outcome, singleton, unit), (reward, 'zero', None)))
+            for x, lone, voters in ((outcome, singleton, unit), (reward, 'zero', None)))
     if faithful: step = _against_first(reward, b.turns.episode, peers, baseline, scale, ddof, eps)
     return b.spread(episode + step_weight*step)
 

@@ -14,8 +14,8 @@ from ..groups import compare, group_min, group_sum, recur, same, shift
 from ..recipe import recipe
 
 @estimator('turn reward: information gain, on the last turn the outcome', 'all turns of the same task and seat',
-           'every token of the turn and, discounted, of the turns before it',
-           'in the spirit of IGPO, 2025, arXiv 2510.14967', needs=('group',))
+    'every token of the turn and, discounted, of the turns before it',
+    'in the spirit of IGPO, 2025, arXiv 2510.14967', needs=('group',))
 def igpo(b:Batch,         # episodes; turns.reward is what information_gain(b) gave
     gamma:float=1.,       # discount per turn of the sum of compared rewards
     scale:str='std',      # 'std' divides by the deviation of the task's turn rewards; None does not
@@ -29,7 +29,7 @@ def igpo(b:Batch,         # episodes; turns.reward is what information_gain(b) g
         return b.spread(recur(compared, gamma, b.turns.episode))
     if (gamma, scale, ddof, eps, singleton, rows) != (1., 'std', 0, 1e-6, 'zero', 'turn'):
         raise ValueError('igpo: faithful=True fixes gamma, scale, ddof, eps, singleton and rows. Leave them out, or '
-                         'leave out faithful.')
+            'leave out faithful.')
     return _by_position(b)
 
 def _by_position(b):

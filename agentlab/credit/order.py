@@ -16,7 +16,7 @@ from ..groups import compare
 from ..recipe import recipe
 
 @estimator('outcome of the episode', 'episodes of the same task and seat; then the spread of the batch',
-           'every token of the episode', 'Hu et al., 2026, arXiv 2602.06554', needs=('group',))
+    'every token of the episode', 'Hu et al., 2026, arXiv 2602.06554', needs=('group',))
 def seeupo(b:Batch,       # episodes; several episodes per group
     scale:str='std',      # 'std': divide by the deviation over the batch; None: do not
     ddof:int=1, eps:float=1e-6, bound:float=3.,  # as for `compare`; clipped to [-bound, bound]

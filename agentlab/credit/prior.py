@@ -32,8 +32,8 @@ def _number(x):
 def _check_v05(b, prior, ends):
     "Refuse outcomes and priors that the formula does not speak of."
     v = need(b.episodes, prior, f'v05 mixes the mean of a group with what a frozen model expects and reads '
-             f'episodes.{prior}',
-             f'Set it with batch.with_episodes({prior}=values), one float per episode, or use grpo.')
+        f'episodes.{prior}',
+        f'Set it with batch.with_episodes({prior}=values), one float per episode, or use grpo.')
     low, high = ends
     if not low < high:
         raise ValueError(f'ends={ends!r}: give the lower and the higher outcome, such as (-1., 1.) or (0., 1.)')
@@ -41,15 +41,15 @@ def _check_v05(b, prior, ends):
     other = outcome[~((outcome == low) | (outcome == high) | outcome.isnan())]
     if len(other):
         raise ValueError(f'v05 knows two outcomes, ends={tuple(ends)}, but this batch has {other[0].item():g}. Name '
-                         f'your two outcomes as ends=(low, high); for outcomes of many values use grpo.')
+            f'your two outcomes as ends=(low, high); for outcomes of many values use grpo.')
     if not ((v >= low) & (v <= high)).all():
         raise ValueError(f'episodes.{prior} has values outside {tuple(ends)} (or NaN): it must be an expected outcome, '
-                         f'on the scale of the outcomes')
+            f'on the scale of the outcomes')
     return v
 
 @estimator('outcome of the episode, one of two', 'episodes of the same task and seat, mixed with the expectation of a '
-           'frozen model', 'every token of the episode',
-           'Zhang et al., 2026, V0.5, arXiv 2603.10848', needs=('group', 'prior'))
+    'frozen model', 'every token of the episode',
+    'Zhang et al., 2026, V0.5, arXiv 2603.10848', needs=('group', 'prior'))
 def v05(b:Batch,           # episodes; several episodes per group; episodes need the column `prior`
     prior:str='prior',     # name of the episode column with the expected outcome of the task
     ends:tuple=(-1., 1.),  # the two outcomes there are; the prior is on their scale
@@ -67,7 +67,7 @@ def v05_recipe():
     "The mean of the group, mixed with what was expected of the task; more episodes where they contradict each other"
     from agentlab.train.learned import Prior
     return dict(credit=partial(v05, ends=(0., 1.)), critic=Prior, rollout=play_by_budget, memory=Expectation,
-                group_size=4)
+        group_size=4)
 
 def more_rollouts(mean,  # mean outcome so far, outcomes being 1 or -1: a number or tensor
     k,                   # episodes so far, from 1; 4 is the paper's start
@@ -78,7 +78,7 @@ def more_rollouts(mean,  # mean outcome so far, outcomes being 1 or -1: a number
     mean, k, prior = (_number(x) for x in (mean, k, prior))
     if not cost > 0:
         raise ValueError(f'cost={cost}: it is the drop in squared error that a rollout must bring; use a positive '
-                         f'number, such as .0039')
+            f'number, such as .0039')
     if not (k >= 1).all(): raise ValueError('k must be at least 1: play a few rollouts first (4 is usual), then ask')
     if not (mean-prior).isfinite().all():
         raise ValueError('mean and prior must be finite; a task without an outcome has no mean, so play it first')

@@ -29,8 +29,8 @@ def edge_key(b:Batch,  # episodes; turns need `state` and `action` (any integers
     return key
 
 @estimator('GRPO advantage of the episode',
-           'turns of the task that took the same step: last states, actions and next state', 'every token of the turn',
-           'in the spirit of Li et al., 2025, SALT, arXiv 2510.20022', needs=('group', 'state', 'action'))
+    'turns of the task that took the same step: last states, actions and next state', 'every token of the turn',
+    'in the spirit of Li et al., 2025, SALT, arXiv 2510.20022', needs=('group', 'state', 'action'))
 def salt(b:Batch,        # episodes; turns need `state` and `action` (any integers)
     window:int=3,        # pairs of state and action that must agree for two steps to be one
     scale:str='std',     # of GRPO: 'std' divides by the group's deviation, None does not

@@ -26,7 +26,7 @@ def similar_states(b:Batch,  # episodes; turns need `state`, and what it says in
 )->Tensor:                # (turns,) int64 key: equal for turns of one cluster of one group and seat
     "Greedy clusters of state texts: each joins the first it resembles or opens a new one (GiGPO's released code)."
     need(b.turns, 'state', 'similar_states compares the texts of states',
-         "Give your environment a state in info['state'].")
+        "Give your environment a state in info['state'].")
     if not 0 < ratio <= 1:
         raise ValueError(f'ratio={ratio!r}: give a number above 0 and at most 1; with 1 only equal texts meet')
     peers, row = b.of_turn('group', 'seat'), torch.arange(len(b.turns), device=b.turns.state.device)
@@ -51,8 +51,8 @@ def _join(clusters, text, ratio, autojunk, number):
     return number
 
 @estimator('discounted return from this turn, plus the outcome',
-           'turns of the task in the same state, plus episodes of the task', 'every token of the turn',
-           'Feng et al., 2025, GiGPO, arXiv 2505.10978', needs=('group', 'state'))
+    'turns of the task in the same state, plus episodes of the task', 'every token of the turn',
+    'Feng et al., 2025, GiGPO, arXiv 2505.10978', needs=('group', 'state'))
 def gigpo(b:Batch,          # episodes; turns need `state`
     gamma:float=.95, step_weight:float=1.,  # discount per turn; omega: weight of the step comparison
     scale:str='std',        # both levels: 'std' divides by the peers' deviation, None does not
@@ -63,10 +63,10 @@ def gigpo(b:Batch,          # episodes; turns need `state`
 )->Tensor:                  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Episode advantage plus step advantage over repeated states (GiGPO, Feng et al. 2025, eq. 8)."
     need(b.turns, 'state', 'gigpo compares turns by state',
-         "Give your environment a state in info['state'], or use grpo.")
+        "Give your environment a state in info['state'], or use grpo.")
     if faithful and rows != 'turn':
         raise ValueError(f'rows={rows!r} together with faithful=True, which lets every turn vote; leave one '
-                         f'of them out')
+            f'of them out')
     peers = b.of_turn('group', 'seat')
     state = b.turns.state if similarity is None else similar_states(b, similarity, faithful)
     episode = compare(b.of_turn('outcome'), peers, scale, ddof, eps, singleton, b.unit(rows))  # eq. 3

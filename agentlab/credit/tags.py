@@ -14,8 +14,8 @@ from ..groups import compare, same
 from ..recipe import recipe
 
 @estimator('outcome; and meta-reasoning reward of the turn',
-           'turns of the same task and seat; and those of them with the same tag', 'every token of the turn',
-           'Zhang et al., 2025, RLVMR, arXiv 2507.22844', needs=('group', 'tag', 'meta'))
+    'turns of the same task and seat; and those of them with the same tag', 'every token of the turn',
+    'Zhang et al., 2025, RLVMR, arXiv 2507.22844', needs=('group', 'tag', 'meta'))
 def rlvmr(b:Batch,        # episodes; turns need `tag` (integer, -1: none) and `meta` (the reward of the tagged turn)
     alpha:float=None,     # the paper's form: weight of the episode part, 1-alpha for the tags; None: .5
     step_weight:float=None,  # the code's form: episode part + step_weight * tag part
@@ -26,7 +26,7 @@ def rlvmr(b:Batch,        # episodes; turns need `tag` (integer, -1: none) and `
     "Episode advantage and meta-reasoning reward among turns of the same tag (RLVMR, Zhang et al. 2025)."
     if (alpha is not None) + (step_weight is not None) + faithful > 1:
         raise ValueError(f'alpha={alpha}, step_weight={step_weight}, faithful={faithful} are three ways to weigh; give '
-                         f'one of them')
+            f'one of them')
     hint = 'Set both with batch.with_turns(tag=..., meta=...); agentlab.reward has tag_of and meta_reasoning for it.'
     tag, meta = (need(b.turns, column, 'rlvmr compares turns by tag', hint) for column in ('tag', 'meta'))
     alpha, step_weight = .5 if alpha is None else alpha, 1. if faithful else step_weight

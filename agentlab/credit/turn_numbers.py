@@ -26,8 +26,8 @@ def matched_return(b:Batch,  # episodes; turns need `matched` (1: the action was
     return recur(b.turns.reward, gamma*matched*shift(matched, b.turns.episode, k=-1), b.turns.episode)
 
 @estimator('outcome; and return until the next mismatch',
-           'episodes of the same task and seat; and turns of them with the same number', 'every token of the turn',
-           'Lu et al., 2025, UI-S1, arXiv 2509.11543', needs=('group', 'matched'))
+    'episodes of the same task and seat; and turns of them with the same number', 'every token of the turn',
+    'Lu et al., 2025, UI-S1, arXiv 2509.11543', needs=('group', 'matched'))
 def ui_s1(b:Batch,         # episodes; turns need `matched` (1: as the expert, 0: patched)
     gamma:float=.5, step_weight:float=1.,  # discount per turn; omega: weight of the step comparison
     scale:str='std',       # both levels: 'std' divides by the peers' deviation, None does not
@@ -41,7 +41,7 @@ def ui_s1(b:Batch,         # episodes; turns need `matched` (1: as the expert, 0
     returns, peers = matched_return(b, gamma), b.of_turn('group', 'seat')
     if faithful and rows:
         raise ValueError(f"rows={rows!r} together with faithful=True, which lets every turn vote; leave one "
-                         f"of them out")
+            f"of them out")
     score = b.turns.reward if faithful else b.of_turn('outcome')
     episode = compare(score, peers, scale, ddof, eps, singleton, b.unit('turn' if faithful else rows or 'episode'))
     step = compare(returns, same(peers, turn_number(b)), scale, ddof, eps, singleton='zero')
@@ -63,7 +63,7 @@ def matched_reward(batch: Batch,  # turns need `matched` and `invalid`
     match: float = .9):  # paid for the expert's action -> (turns,) float64
     "UI-S1's pay of a turn: a readable action, and a match with the expert (arXiv 2509.11543); no half matches here."
     matched = need(batch.turns, 'matched', 'matched_reward pays for matches',
-                   'Play with agentlab.rollout.beside.play_beside_expert.')
+        'Play with agentlab.rollout.beside.play_beside_expert.')
     return form*(~batch.turns.invalid).double() + match*matched.double()
 
 @recipe('in the spirit of Lu et al., 2025, UI-S1, arXiv 2509.11543')
@@ -73,7 +73,7 @@ def ui_s1_recipe():
     return dict(credit=ui_s1, rollout=partial(play_beside_expert, patches=2), reward=matched_reward)
 
 @estimator('reward of the turn', 'turns of the same task and seat with the same number, if there are 5',
-           'every token of the turn', 'Zhang et al., 2026, CM2, arXiv 2602.12268', needs=('group',))
+    'every token of the turn', 'Zhang et al., 2026, CM2, arXiv 2602.12268', needs=('group',))
 def cm2(
     # episodes; optional turns columns `failed` (1: the tool failed) and `user_turn` (number of the user's turn)
     b:Batch, scale:str=None,  # None: do not divide (as CM2 trains); 'std': divide by the peers' deviation

@@ -14,7 +14,7 @@ def _check_support(support):
     width = support.diff()
     if support.ndim != 1 or len(support) < 3 or not (width > 0).all() or width.max() > 1.001*width.min():
         raise ValueError(f'support has shape {tuple(support.shape)}: give at least 3 rising, evenly spaced bin edges, '
-                         f'e.g. torch.linspace(0, 1, 102)')
+            f'e.g. torch.linspace(0, 1, 102)')
 
 def hl_gauss(targets:Tensor,  # (...,) values to be learned; beyond the support they count as its end
     support:Tensor,   # (bins+1,) edges of the bins, rising and evenly spaced
@@ -25,7 +25,7 @@ def hl_gauss(targets:Tensor,  # (...,) values to be learned; beyond the support 
         raise ValueError(f'ratio={ratio}: it is the deviation in bin widths; use a positive number, often .75')
     if targets.isnan().any():
         raise ValueError(f'{int(targets.isnan().sum())} of {targets.numel()} targets are NaN. Leave them out before '
-                         f'the loss.')
+            f'the loss.')
     edges = support.to(targets)
     sigma = ratio*(edges[-1]-edges[0])/(len(edges)-1)
     below = torch.special.ndtr((edges - targets.clamp(edges[0], edges[-1])[..., None])/sigma)  # mass below every edge

@@ -15,8 +15,8 @@ from ..groups import compare, group_constant, group_std, group_sum
 from ..recipe import recipe
 
 @estimator('outcome; and information gain of the turn, where outcomes of the task are alike', 'episodes of the same '
-           'task and seat; their action tokens with a gain', 'every token of the episode; every token of the turn',
-           'InfoPO, 2026, arXiv 2603.00656', needs=('group', 'gain'))
+    'task and seat; their action tokens with a gain', 'every token of the episode; every token of the turn',
+    'InfoPO, 2026, arXiv 2603.00656', needs=('group', 'gain'))
 def variance_gated(
     b:Batch,  # episodes; turns need `gain`: the intrinsic reward, such as counterfactual_gain(b); 0 means none
     step_weight:float=.1,   # beta: weight of the intrinsic part
@@ -30,7 +30,7 @@ def variance_gated(
 )->Tensor:                  # (action tokens,) float64 advantage
     "Outcome advantage plus gated intrinsic advantage (InfoPO, arXiv 2603.00656)."
     earned = need(b.turns, 'gain', 'variance_gated weighs an intrinsic reward against the outcome',
-                  'Set it with batch.with_turns(gain=counterfactual_gain(batch)), or use grpo.')
+        'Set it with batch.with_turns(gain=counterfactual_gain(batch)), or use grpo.')
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
     if faithful: outcome = outcome.round(decimals=4)
     outside, tokens = compare(outcome, peers, scale, ddof, eps, singleton, b.unit(rows)), b.turn_lengths().double()

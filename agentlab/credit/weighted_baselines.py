@@ -19,7 +19,7 @@ from ..groups import compare, cumcount, group_constant, group_count, group_sum, 
 from ..recipe import recipe
 
 @estimator('outcome of the episode', 'episodes of the same task and seat, weighted by action tokens',
-           'every token of the episode', 'Hao et al., 2025, arXiv 2505.23585', needs=('group',))
+    'every token of the episode', 'Hao et al., 2025, arXiv 2505.23585', needs=('group',))
 def opo(b:Batch,  # episodes; several episodes per group
     singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
 )->Tensor:        # (action tokens,) float64 advantage; 0 where the outcome is NaN
@@ -52,8 +52,8 @@ def text_place(b:Batch)->Tensor:
     return b.actions - b.actions[torch.arange(len(b.actions), device=b.actions.device) - token_place(b)]
 
 @estimator('undiscounted return from this turn on', 'the tokens at the same place in episodes of the same task and '
-           'seat, weighted by the uncertainty up to there', 'the token',
-           'Li et al., 2026, arXiv 2602.07078', needs=('group', 'old_logp', 'sum_pi_squared'))
+    'seat, weighted by the uncertainty up to there', 'the token',
+    'Li et al., 2026, arXiv 2602.07078', needs=('group', 'old_logp', 'sum_pi_squared'))
 def optimal_token_baseline(b:Batch,  # episodes; tokens need `old_logp` and `sum_pi_squared`
     place:Callable=token_place,  # Batch -> (action tokens,) whole numbers: which tokens are compared
     singleton:str='raw', eps:float=1e-8,  # as for `compare`
@@ -62,13 +62,13 @@ def optimal_token_baseline(b:Batch,  # episodes; tokens need `old_logp` and `sum
     if singleton not in ('raw', 'zero'): raise ValueError(f"singleton={singleton!r}: use 'raw' or 'zero'")
     hint = 'Set it with batch.with_action(old_logp=policy.logprobs(batch)[0]).'
     old = need(b.tokens, 'old_logp', 'optimal_token_baseline weighs tokens by their probabilities',
-               hint)[b.actions].double()
+        hint)[b.actions].double()
     hint = 'Set it with with_sum_pi_squared(batch, policy), in a recipe columns=with_sum_pi_squared.'
     squares = need(b.tokens, 'sum_pi_squared', 'optimal_token_baseline weighs tokens by their probabilities',
-                   hint)[b.actions].double()
+        hint)[b.actions].double()
     if ((squares < 0) | (squares > 1.001)).any():
         raise ValueError(f'sum_pi_squared reaches from {squares.min():.3g} to {squares.max():.3g}: a sum of squared '
-                         f'probabilities lies between 0 and 1. {hint}')
+            f'probabilities lies between 0 and 1. {hint}')
     ahead = b.spread(torch.where(b.of_turn('outcome').isnan(), torch.nan, recur(b.turns.reward, 1., b.turns.episode)))
     weight = recur((1 - 2*old.exp() + squares).clamp(min=0), 1., b.turns.episode[b.action_turn], reverse=False)
     peers = same(b.spread(b.of_turn('group', 'seat')), place(b))
@@ -88,7 +88,7 @@ def otb_recipe():
     return dict(credit=optimal_token_baseline, columns=with_sum_pi_squared, minibatches=1)
 
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
-           'Chu et al., 2025, arXiv 2504.02546', needs=('group',))
+    'Chu et al., 2025, arXiv 2504.02546', needs=('group',))
 def gpg(b:Batch,          # episodes; several episodes per group
     alpha:float=None,     # factor; None: episodes over episodes in tasks that are not dead
     scale:str=None,       # None: do not divide; 'std': divide by the group's deviation
@@ -98,12 +98,12 @@ def gpg(b:Batch,          # episodes; several episodes per group
     "Outcome minus the mean of its group, times a factor for the groups without a difference (GPG, Chu et al. 2025)."
     if faithful and not (alpha is None and scale is None):
         raise ValueError(f'alpha={alpha}, scale={scale!r}: faithful=True sets both, as the release does; '
-                         f'leave them out')
+            f'leave them out')
     outcome, peers, episode = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.turns.episode
     counts = (outcome != 0) if faithful else ~group_constant(outcome, peers)
     if alpha is None:
         alpha = group_count(outcome, unit=episode)/group_count(torch.where(counts, outcome, torch.nan),
-                                                               unit=episode).clamp(min=1)
+            unit=episode).clamp(min=1)
     return b.spread(alpha*compare(outcome, peers, scale, ddof, eps, singleton, episode))
 
 @recipe('Chu et al., 2025, GPG, arXiv 2504.02546')
@@ -112,18 +112,18 @@ def gpg_recipe():
     return dict(credit=gpg, minibatches=1)
 
 @estimator('undiscounted return from this turn on', 'one greedy rollout of the same task', 'the tokens of the turn',
-           'Li et al., 2023, arXiv 2310.10505', needs=('greedy',))
+    'Li et al., 2023, arXiv 2310.10505', needs=('greedy',))
 def remax(b:Batch,  # episodes; episodes need `greedy`: the outcome of the greedy rollout of their task
 )->Tensor:          # (action tokens,) float64 advantage; 0 where the outcome or the greedy outcome is NaN
     "Return from this turn on, minus what the greedy rollout of the task earned (ReMax, Li et al. 2023)."
     hint = ('Play every task once with temperature=0 and give each episode its task\'s outcome: '
-            'batch.with_episodes(greedy=...).')
+        'batch.with_episodes(greedy=...).')
     greedy = need(b.episodes, 'greedy', 'remax compares with the greedy rollout of the task', hint)[b.turns.episode]
     ahead = recur(b.turns.reward, 1., b.turns.episode) - greedy
     return b.spread(torch.where((b.of_turn('outcome') + greedy).isnan(), 0, ahead))
 
 @estimator('outcome of the episode', 'turns of the same task and seat', 'every token of the episode',
-           'Li et al., 2025, AgentFlow, arXiv 2510.05592', needs=('group',))
+    'Li et al., 2025, AgentFlow, arXiv 2510.05592', needs=('group',))
 def flow_grpo(b:Batch,  # episodes; several episodes per group
     scale:str='std',    # 'std': divide by the deviation over turns; None: do not
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
@@ -143,7 +143,7 @@ def remax_recipe():
     return dict(credit=remax, rollout=play_beside_greedy, groups=64, group_size=1, minibatches=1)
 
 @estimator('outcome, discounted by the turns still to come', 'turns of the same task and seat',
-           'the tokens of the turn', 'Chen et al., 2025, IterResearch, arXiv 2511.07327', needs=('group',))
+    'the tokens of the turn', 'Chen et al., 2025, IterResearch, arXiv 2511.07327', needs=('group',))
 def eapo(b:Batch,      # episodes; several episodes per group
     gamma:float=.995,  # discount per turn
     scale:str='std',   # 'std': divide by the deviation over turns; None: do not
@@ -153,7 +153,7 @@ def eapo(b:Batch,      # episodes; several episodes per group
     "Outcome discounted to each turn, against all turns of its task and seat (EAPO of IterResearch, Chen et al. 2025)."
     left = recur(torch.ones_like(b.turns.reward), 1., b.turns.episode) - 1  # turns still to come
     return b.spread(compare(b.of_turn('outcome')*gamma**left, b.of_turn('group', 'seat'), scale, ddof, eps, singleton,
-                            b.unit(rows)))
+        b.unit(rows)))
 
 @recipe('in the spirit of Chen et al., 2025, IterResearch, arXiv 2511.07327')
 def eapo_recipe():

@@ -14,7 +14,7 @@ from ..episodes import Batch, check_flat
 from ..metrics import metric
 
 metric('entropy_history', 'what EPO remembers: the entropy of every turn number so far',
-       'mean over the steps, of means over tokens', 'nats a token')
+    'mean over the steps, of means over tokens', 'nats a token')
 
 class EntropyHistory:
     "EPO's memory: mean entropy of each turn number over all steps, this one too (turn column `entropy_history`)."
@@ -23,7 +23,7 @@ class EntropyHistory:
         max_turns:int=50):    # length of that list
         self.faithful, self.max_turns = faithful, max_turns
         self.total, self.steps, self.fresh = (torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64),
-                                              None)
+            None)
     def read(self, batch:Batch, step:int=0)->Batch:
         "The batch with each turn number's history, NaN where no step had an entropy. Reading twice counts once."
         self.fresh = self._means(batch)
@@ -31,7 +31,7 @@ class EntropyHistory:
         t = batch.turns.t.cpu()
         known = total/steps  # 0/0: NaN
         history = torch.where(t < len(known),
-                              torch.cat([known, known.new_full((1,), math.nan)])[t.clamp(max=len(known))], math.nan)
+            torch.cat([known, known.new_full((1,), math.nan)])[t.clamp(max=len(known))], math.nan)
         return batch.with_turns(entropy_history=history.to(batch.turns.reward))
     def _means(self, batch):
         "(turn numbers,) mean entropy of this step, NaN where none; (faithful) at the right end of a list of zeros."
@@ -63,11 +63,11 @@ def entropy_penalty(entropy:Tensor,  # (action tokens,) of the policy in trainin
     "How far entropy is outside the range that history allows (EPO, Xu et al. 2025)."
     if not 0 <= low <= high:
         raise ValueError(f'low={low}, high={high}: they bound the range from below and above; use 0 <= low <= high, '
-                         f'often .8 and 1.2')
+            f'often .8 and 1.2')
     check_flat(entropy=entropy, history=history)
     if len(entropy) != len(history):
         raise ValueError(f'history has {len(history)} values for {len(entropy)} action tokens; give one per '
-                         f'action token')
+            f'action token')
     alpha = (.1 if faithful else 2.) if alpha is None else alpha
     floor, ceiling = low*history.to(entropy), high*history.to(entropy)
     if faithful: penalty = alpha*(~((floor < entropy) & (entropy < ceiling))).to(entropy)
@@ -91,7 +91,7 @@ def log_gradient(coefficient:float, entropy:float,  # above 0; of this step, nat
     "The next coefficient: its logarithm moves by rate*(target - entropy) (SAC's temperature)."
     if not coefficient > 0:
         raise ValueError(f'coefficient={coefficient}: a logarithm needs a start above 0, such as .001; or use the '
-                         f'rule additive')
+            f'rule additive')
     return coefficient*math.exp(rate*(target-entropy))
 
 def additive(coefficient:float, entropy:float,  # from 0; of this step, nats a token
@@ -100,7 +100,7 @@ def additive(coefficient:float, entropy:float,  # from 0; of this step, nats a t
     return coefficient + step*((entropy < target) - (entropy > target))
 
 metric('entropy_coef', 'weight of the entropy in the loss, where a memory steers it',
-       'as it was used in this update', '-')
+    'as it was used in this update', '-')
 
 class AdaptiveCoefficient:
     "Memory of an entropy coefficient that follows a target (token column `entropy_coef`; row entry `entropy_coef`)."
@@ -119,7 +119,7 @@ class AdaptiveCoefficient:
         rests = self.only_below and float(token_entropy(batch).nanmean()) > self.target
         self.used = 0. if rests else self.coefficient
         return batch.with_action(entropy_coef=torch.full((len(batch.actions),), self.used, dtype=torch.float64,
-                                                         device=batch.actions.device).to(batch.tokens.weight))
+            device=batch.actions.device).to(batch.tokens.weight))
     def learn(self, row:dict)->dict:
         "Move the coefficient by the entropy of this step's row; a row without one moves nothing."
         entropy = row.get('entropy')

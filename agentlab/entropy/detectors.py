@@ -30,7 +30,7 @@ def _series(rows, name):
     "(rows,) float64 a column of the rows; NaN where a row has no number."
     values = [row.get(name) for row in rows]
     return torch.tensor([math.nan if x is None or isinstance(x, (list, str)) else float(x) for x in values],
-                        dtype=torch.float64)
+        dtype=torch.float64)
 
 def _level(x, window, whole=False):
     "(rows,) median of the last `window` numbers, NaN before. A row without one is passed over, or (whole) gives NaN."
@@ -39,7 +39,7 @@ def _level(x, window, whole=False):
     if len(x) < window: return torch.full_like(x, math.nan)
     last = x.unfold(0, window, 1)
     return torch.cat([x.new_full((window-1,), math.nan), last.quantile(.5, dim=1) if whole
-                      else last.nanquantile(.5, dim=1)])
+        else last.nanquantile(.5, dim=1)])
 
 def _sure(bad, patience):
     "Index of the first row at which `bad` (rows,) has been true `patience` times in a row; None: never."
@@ -51,7 +51,7 @@ def _sure(bad, patience):
 
 def _found(rows, name, at, value, threshold, sentence, remedy):
     return [] if at is None else [Finding(name, rows[at].get('step', at), float(value[at]), float(threshold[at]),
-                                          sentence(at), remedy(at) if callable(remedy) else remedy)]
+        sentence(at), remedy(at) if callable(remedy) else remedy)]
 
 def collapse(rows:list, share:float=.1,  # rows of a run: entropy, success, step; of the level at the start
     floor:float=.01,     # nats: below this nothing is open, whatever the start was
@@ -87,7 +87,7 @@ def dead(rows:list, share:float=.75,  # rows of a run: dead_groups, success, ste
     now, success = _level(_series(rows, 'dead_groups'), window), _level(_series(rows, 'success'), window)
     easy = lambda i: bool(success[i] >= .5)
     said = lambda i: {True: ', most of them solved by every attempt.',
-                      False: ', most of them failed by every attempt.'}[easy(i)] if success[i] == success[i] else '.'
+        False: ', most of them failed by every attempt.'}[easy(i)] if success[i] == success[i] else '.'
     return _found(rows, 'dead', _sure(now > share, patience), now, torch.full_like(now, share),
         lambda i: f'{now[i]:.0%} of the groups have equal outcomes{said(i)}',
         lambda i: ('Take harder tasks, or leave solved ones out.' if easy(i)
@@ -117,7 +117,7 @@ def repeated_actions(batch:Batch,  # turns need `action`; with `state` an action
 )->Tensor:  # (episodes,) float64, 0 to 1; NaN for an episode without turns
     "Share of the turns of each episode that do again what it has done."
     action, episode = need(batch.turns, 'action', 'repetition compares actions',
-                           'Batch.from_episodes gives every turn one.'), batch.turns.episode
+        'Batch.from_episodes gives every turn one.'), batch.turns.episode
     if 'state' in batch.turns:
         key = same(episode, batch.turns.state, action)
         again = rank(torch.arange(len(key), device=key.device), key) > 0
@@ -157,8 +157,8 @@ def row_of(batch:Batch)->dict:  # played episodes; tokens need `entropy` -> a ro
     groups = same(e.group)
     alive = groups[~group_constant(e.outcome, groups)].unique()
     return dict(step=int(e.step.max()) if len(batch) else 0, success=float(e.success.double().mean()),
-                entropy=float((profile.entropy*tokens).sum()/tokens.sum()),
-                entropy_by_turn=profile.entropy.tolist(), dead_groups=1 - len(alive)/max(len(groups.unique()), 1))
+        entropy=float((profile.entropy*tokens).sum()/tokens.sum()),
+        entropy_by_turn=profile.entropy.tolist(), dead_groups=1 - len(alive)/max(len(groups.unique()), 1))
 
 def detect(rows:list=(),  # rows of a run
     batch:Batch=None,     # played episodes; None: none
@@ -166,5 +166,5 @@ def detect(rows:list=(),  # rows of a run
     of_batch=(repetition,))->list:  # detectors of a batch -> of Finding, earliest first
     "Everything that the detectors saw."
     found = ([f for detector in of_rows for f in detector(list(rows))]
-             + ([f for detector in of_batch for f in detector(batch)] if batch is not None else []))
+        + ([f for detector in of_batch for f in detector(batch)] if batch is not None else []))
     return sorted(found, key=lambda f: f.step)

@@ -18,7 +18,7 @@ def token_entropy(batch:Batch,  # tokens need `entropy`
 )->Tensor:  # (action tokens,) float64 (float32 on a device without it), nats; NaN where nobody sampled the token
     "Entropy of the choice of every action token, as the sampler noted it."
     x = need(batch.tokens, 'entropy', 'this measure reads the entropy of every choice',
-             'Set it with batch.with_action(entropy=policy.logprobs(batch)[1]).').index_select(0, batch.actions)
+        'Set it with batch.with_action(entropy=policy.logprobs(batch)[1]).').index_select(0, batch.actions)
     return x.float() if x.device.type in _no_float64 else x.double()
 
 def turn_entropy(batch:Batch,  # tokens need `entropy`
@@ -31,7 +31,7 @@ def after_response(batch:Batch, first:int=20,  # tokens need `entropy`; tokens t
 )->Tensor:         # (turns,) float64, nats a token; NaN for the first turn of an episode, which answers the task
     "Mean entropy of the first tokens after the environment (or a tool) has answered."
     return torch.where(_opening(batch) == torch.arange(len(batch.turns), device=batch.turns.t.device), math.nan,
-                       turn_entropy(batch, first))
+        turn_entropy(batch, first))
 
 def entropy_rise(batch:Batch, first:int=20,  # tokens need `entropy`; tokens to look at
 )->Tensor:         # (turns,) float64, nats a token; NaN for the first turn of an episode
@@ -91,10 +91,10 @@ def top_k_entropy(logps:Tensor,  # (tokens, k) log-probabilities of the k most l
     others, total = vocabulary - p.shape[1], p.sum(1)
     if others < 0:
         raise ValueError(f'vocabulary={vocabulary} is smaller than the {p.shape[1]} log-probabilities of a token; give '
-                         f'the size of the whole vocabulary')
+            f'the size of the whole vocabulary')
     if (total > 1+1e-4).any():
         raise ValueError(f'the probabilities of a token sum to {total.max().item():.4f}; give log-probabilities, '
-                         f'not logits')
+            f'not logits')
     partial, rest, least = torch.special.entr(p).sum(1), (1-total).clamp(min=0), p.amin(1)
     if not others: rest = torch.zeros_like(rest)
     whole = torch.where(rest > 0, (rest/least).floor(), 0)
@@ -125,7 +125,7 @@ def run_profile(run,  # agentlab.train.Run, or anything with `steps()` and `epis
         name: x.cpu().numpy() for name, x in vars(turn_profile(run.episodes(step), first, rows)).items()})
               for step in run.steps()]
     return (pd.concat(tables, ignore_index=True) if tables
-            else pd.DataFrame(columns=['step', 't', 'entropy', 'tokens', 'turns']))
+        else pd.DataFrame(columns=['step', 't', 'entropy', 'tokens', 'turns']))
 
 def perplexity(batch:Batch,  # tokens need the column
     column:str='sampler_logp',  # which policy's log-probabilities: sampler_logp, old_logp, ref_logp
@@ -145,7 +145,7 @@ def covariance(logp:Tensor,  # (action tokens,) log-probability of the tokens th
         raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
     out = torch.zeros(len(logp), dtype=torch.bool, device=logp.device) if counts is None else ~counts
     centred = [compare(torch.where(out, math.nan, x.detach()), by, scale=None, singleton='zero')
-               for x in (logp, advantage)]
+        for x in (logp, advantage)]
     return centred[0]*centred[1]
 
 def predicted_change(logp:Tensor, advantage:Tensor,  # (action tokens,) as in `covariance`

@@ -20,7 +20,7 @@ def _checked(batch, advantage):
     check_flat(advantage=advantage)
     if len(advantage) != len(batch.actions):
         raise ValueError(f'advantage has {len(advantage)} values for {len(batch.actions)} action tokens; give one per '
-                         f'action token')
+            f'action token')
     return advantage
 
 def _counted(batch):
@@ -90,11 +90,11 @@ def dcpo_advantage(
     "Outcomes standardised by this visit and by all visits, the smaller of two mixtures (DCPO, Yang et al. 2025)."
     for name in ('seen', 'seen_mean', 'seen_std'):
         need(batch.episodes, name, 'dcpo_advantage compares with earlier visits of the task',
-             'Give the recipe memory=OutcomeHistory, or set it with batch.with_episodes.')
+            'Give the recipe memory=OutcomeHistory, or set it with batch.with_episodes.')
     e, outcome = batch.episodes, batch.episodes.outcome
     group, seen = same(e.group, e.seat), e.seen.nan_to_num()
     mean, std = group_mean(outcome, group), torch.where(group_constant(outcome, group), 0,
-                                                        group_std(outcome, group)).nan_to_num()
+        group_std(outcome, group)).nan_to_num()
     score = lambda m, s: torch.where(s > 0, (outcome-m)/s, 0)
     new, total = score(mean, std), score(*merged(seen, e.seen_mean, e.seen_std, mean, std))
     first, second = total/(seen+1) + seen/(seen+1)*new, new/(seen+1) + seen/(seen+1)*total
@@ -104,7 +104,7 @@ def dcpo_advantage(
 def first_state(batch:Batch)->Tensor:  # turns need `state` -> (episodes,) int64 key; -1 for an episode without turns
     "The state in which each episode began: it tells tasks apart where the first observation does."
     state = need(batch.turns, 'state', 'first_state knows a task by the state of its first turn',
-                 "Give your environment a state in info['state'], or pass another key.")
+        "Give your environment a state in info['state'], or pass another key.")
     first = torch.searchsorted(batch.turns.episode, torch.arange(len(batch), device=state.device))
     played = torch.bincount(batch.turns.episode, minlength=len(batch)) > 0
     return torch.where(played, torch.cat([state, state.new_full((1,), -1)])[first.clamp(max=len(state))], -1)
@@ -115,17 +115,17 @@ class OutcomeHistory:
     "Memory of every task: visits, mean and deviation of outcomes (episode columns seen, seen_mean, seen_std)."
     def __init__(self, policy=None, seed:int=0, key=first_state):
         self.key, self.tasks, self.visits, self.fresh = (key, torch.zeros(0, dtype=torch.int64),
-                                                         torch.zeros(3, 0, dtype=torch.float64), None)
+            torch.zeros(3, 0, dtype=torch.float64), None)
     def read(self, batch:Batch, step:int=0)->Batch:
         "The batch with what was known before it; its own outcomes are learned after the update."
         key, outcome = self.key(batch).cpu(), batch.episodes.outcome.cpu()
         mean, std = group_mean(outcome, key), torch.where(group_constant(outcome, key), 0,
-                                                          group_std(outcome, key)).nan_to_num()
+            group_std(outcome, key)).nan_to_num()
         tasks, one = key.unique(), key.argsort(stable=True)
         one = one[torch.searchsorted(key[one], tasks)]
         self.fresh = tasks, mean[one], std[one]
         return batch.with_episodes(**{name: x.to(batch.episodes.outcome)
-                                      for name, x in zip(('seen', 'seen_mean', 'seen_std'), self._known(key))})
+            for name, x in zip(('seen', 'seen_mean', 'seen_std'), self._known(key))})
     def _known(self, key):
         if not len(self.tasks): return torch.zeros(3, len(key), dtype=torch.float64)
         place = torch.searchsorted(self.tasks, key).clamp(max=len(self.tasks)-1)

@@ -31,21 +31,21 @@ from .negotiation import Negotiation, worth
 from .kuhn import CardGame, Kuhn
 from .leduc import Leduc
 from .adapters import (action_words, environment_factory, from_gymnasium, from_openenv, from_openspiel,
-                                   from_textarena, from_textworld)
+    from_textarena, from_textworld)
 from .more_adapters import from_alfworld, from_reasoning_gym, from_verifiers
 from .by_name import env_by_name, families, family, family_of
 from .random_play import RandomWins, heard, random_games
 from .toolbox import (Place, Tool, Toolbox, ToolError, ask_model, final_answer, python_code, scratch_files,
-                                  sql_query, text_search, tool_of)
+    sql_query, text_search, tool_of)
 from .own_tasks import OwnTasks, contains, exact, number
 from .mcp import from_mcp
-from .rules import (Guarded, Rule, asked, check_rules, go_on, instead, read_rules, reflect, skip,
-                                stop)
+from agentlab.env.rules import (Guarded, Rule, asked, check_rules, go_on, instead, read_rules, reflect, skip,
+    stop)
 from .commons import Cleanup, Commons, Gathering, Program, Seen, Synthesis, dense, self_play, sparse
 from .taxes import Economy, Taxes, best_rates, by_income, election, fixed, labour, saez, total
 from .refusals import Requests, outcomes, request_of
-from .red_team import (Filtered, Planted, Probe, by_seat, in_answer, in_memory, influence, probed,
-                                   to_user, without)
+from agentlab.env.red_team import (Filtered, Planted, Probe, by_seat, in_answer, in_memory, influence, probed,
+    to_user, without)
 
 __getattr__ = door(__name__)
 
@@ -53,10 +53,10 @@ for _module in pages_with_names('agentlab.env'): import_module(_module)
 globals().update({kind.__name__: kind for kind in registered.values()})  # the door has them too
 # name -> class; those of `@environment` follow. `load_env` also takes 'package.module:Class', and `families`
 envs = dict(keydoor=KeyDoor, guess=GuessNumber, hopsearch=HopSearch, clarify=Clarify, python_tool=PythonTool,
-            cuedoor=CueDoor, bug_repair=BugRepair) | registered
+    cuedoor=CueDoor, bug_repair=BugRepair) | registered
 # the same, for several seats
 games = dict(tictactoe=TicTacToe, nim=Nim, rock_paper_scissors=rock_paper_scissors, stag_hunt=stag_hunt,
-             prisoners_dilemma=prisoners_dilemma, signals=Signals, negotiation=Negotiation, kuhn=Kuhn, leduc=Leduc)
+    prisoners_dilemma=prisoners_dilemma, signals=Signals, negotiation=Negotiation, kuhn=Kuhn, leduc=Leduc)
 
 def load_env(
     # a name in `envs` or `games`, 'gym:FrozenLake-v1' for a world of somebody else (`families`), or
@@ -68,8 +68,8 @@ def load_env(
     if family_of(name): return env_by_name(name, **options)
     if ':' not in str(name):
         raise ValueError(f"env={name!r} is not known; known are {', '.join(known)}. For your own write "
-                         f"'package.module:Class', for somebody else's {next(iter(families.values())).example}; "
-                         f"words before the colon: {', '.join(families)}")
+            f"'package.module:Class', for somebody else's {next(iter(families.values())).example}; "
+            f"words before the colon: {', '.join(families)}")
     env = called('env', name, imported('env', name), **options)
     if not (callable(getattr(env, 'reset', None)) and callable(getattr(env, 'step', None))):
         raise TypeError(f'env={name!r} is a {type(env).__name__}, which has no reset and step; derive it from Env')

@@ -18,7 +18,7 @@ from functools import partial
 from glob import glob
 from pathlib import Path
 from .protocol import (Env, EnvError, Step, TextEnv, as_reader, check_seed, check_turn, check_whole,
-                                   guide_of, guide_text, listed, tidy)
+    guide_of, guide_text, listed, tidy)
 from .two_seats import SeatedGame
 from ..settings import in_words, needed
 
@@ -81,8 +81,8 @@ class Borrowed(Guided, TextEnv):
         try: return copy.deepcopy(self)
         except Exception as error:
             raise NotImplementedError(f'{self.name}: what is inside cannot be copied ({type(error).__name__}: '
-                                      f'{error}); for parallel games give play a function that makes the '
-                                      f'environment') from error
+                f'{error}); for parallel games give play a function that makes the '
+                f'environment') from error
 
 colour = re.compile(r'\x1b\[[0-9;]*m(.*?)\x1b\[0m', re.DOTALL)
 
@@ -107,13 +107,13 @@ def grid_told(seen:dict  # an observation of MiniGrid: image (width, height, 3),
         side = [f'{abs(across)} {"right" if across > 0 else "left"}']*(across != 0)
         return ' and '.join([f'{ahead} ahead']*(ahead > 0) + side)
     far = [at for at in ((across, ahead) for ahead in range(last + 1) for across in range(-middle, len(image) - middle))
-           if at not in ((0, 0), (0, 1), (-1, 0), (1, 0)) and called(*at) not in plain[:4]]
+        if at not in ((0, 0), (0, 1), (-1, 0), (1, 0)) and called(*at) not in plain[:4]]
     held = called(0, 0)
     return '\n'.join([f"Mission: {seen['mission'].strip()}.",
-                      f"You face {('east', 'south', 'west', 'north')[int(seen['direction'])]}. Ahead: {called(0, 1)}. "
-                      f"Left: {called(-1, 0)}. Right: {called(1, 0)}.",
-                      f"You carry {'nothing' if held in plain else held}.",
-                      *[f'You see: {", ".join(f"{called(*at)} {place(*at)}" for at in far)}.']*bool(far)])
+        f"You face {('east', 'south', 'west', 'north')[int(seen['direction'])]}. Ahead: {called(0, 1)}. "
+        f"Left: {called(-1, 0)}. Right: {called(1, 0)}.",
+        f"You carry {'nothing' if held in plain else held}.",
+        *[f'You see: {", ".join(f"{called(*at)} {place(*at)}" for at in far)}.']*bool(far)])
 
 def documented(inner  # a Gymnasium environment without wrappers
 )->dict:              # number of an action -> (its name, what it does; '' where that is not said)
@@ -144,7 +144,7 @@ class Gymnasium(Borrowed):
     def __init__(self, inner, words, text, success, penalty, horizon, guide):
         if not hasattr(inner.action_space, 'n'):
             raise ValueError(f'from_gymnasium needs discrete actions, got {inner.action_space}; wrap the environment '
-                             f'so that it takes a number')
+                f'so that it takes a number')
         count, self.first = int(inner.action_space.n), int(getattr(inner.action_space, 'start', 0))
         world = getattr(inner, 'unwrapped', inner)
         self.words = action_words(world, count) if words is None else [tidy(word) for word in words]
@@ -212,11 +212,11 @@ def unread(game  # of TextArena
     "The messages for the seat that moves, without the echo of its own."
     mover, news = game.get_observation()
     news, names = ([(sender, text, getattr(kind, 'name', kind)) for sender, text, kind in news or []],
-                   {-1: 'GAME'} | (game.state.role_mapping or {}))
+        {-1: 'GAME'} | (game.state.role_mapping or {}))
     shown = [f"[{names.get(sender, f'Player {sender}')}] {text}" for sender, text, kind in news
-             if (sender, kind) != (mover, 'PLAYER_ACTION')]
+        if (sender, kind) != (mover, 'PLAYER_ACTION')]
     return mover, '\n'.join(shown), any(kind == 'GAME_ADMIN' and sender == -1 and 'invalid move' in text
-                                        for sender, text, kind in news)
+        for sender, text, kind in news)
 
 def payment(reward, name:str)->float:  # what a game pays, whose name it is
     "A number; some games of TextArena 0.7.4 swap two arguments and pay a text for an invalid move, which is said here."
@@ -257,10 +257,10 @@ class TextArena(Guided, Env):
         self.mover, shown, refused = unread(self.game)
         rewards, facts = self.game.close() if done else ({}, {})
         paid = ({seat: payment((rewards or {}).get(i, 0), self.name) for i, seat in enumerate(self.seats)} if done
-                else {})
+            else {})
         if done: shown = '\n'.join(filter(None, [shown, str(facts[self.mover].get('reason') or '')]))
         return Step(self.seats[self.mover], shown, paid, done,
-                    dict(invalid=invalid or refused, success=self.won(paid), truncated=False) | self.facts(shown))
+            dict(invalid=invalid or refused, success=self.won(paid), truncated=False) | self.facts(shown))
     def won(self, paid:dict):
         "False before the end; then who has won."
         if len(self.seats) == 1: return paid.get(self.seats[0], 0.) >= 1
@@ -269,7 +269,7 @@ class TextArena(Guided, Env):
         "Legal moves where they are listed, and your state."
         found = [] if self.over else self.legal(shown)
         return ({} if not found else dict(legal=found)) | ({} if self.state is None
-                                                           else dict(state=plain(self.state(self.game, self.mover))))
+            else dict(state=plain(self.state(self.game, self.mover))))
 
 def seated(make)->TextArena:  # function: seats -> TextArena
     "The game with as many seats as it begins with. Raises what it says to none of them, the longest of its answers."
@@ -293,7 +293,7 @@ def from_textarena(game,  # its id, such as 'TicTacToe-v0', or a function that m
     check_whole(seats=seats)
     if not isinstance(game, str): return TextArena(game, seats, legal, state, guide)
     env = TextArena(partial(needed('textarena', 'textarena').make, game if game.endswith('-raw') else f'{game}-raw',
-                            **options), seats, legal, state, guide)
+        **options), seats, legal, state, guide)
     env.name = game.removesuffix('-raw')
     return env
 
@@ -325,7 +325,7 @@ class OpenSpiel(Guided, SeatedGame):
         self._guide, kind = guide, game.get_type()
         if kind.dynamics.name != 'SEQUENTIAL':
             raise ValueError(f'{kind.short_name}: all seats move at once; load it with '
-                             f'pyspiel.load_game_as_turn_based, or give from_openspiel its name')
+                f'pyspiel.load_game_as_turn_based, or give from_openspiel its name')
         self.game, self.text, self.name = game, text, kind.short_name
         self.hidden = kind.information.name != 'PERFECT_INFORMATION'
         self.keyed = kind.provides_information_state_string
@@ -336,7 +336,7 @@ class OpenSpiel(Guided, SeatedGame):
         while state.is_chance_node(): state = state.child(state.chance_outcomes()[0][0])
         moves, name = list(action_texts(state)), getattr(self.game.get_type(), 'long_name', self.name)
         return guide_text(f'You play {printed(name, 60)}, {len(self.seats)} seats. Moves at the beginning: '
-                          f'{listed(moves)}.', self.grammar, moves[0])
+            f'{listed(moves)}.', self.grammar, moves[0])
     def deal(self, task, generator):
         self.state, self.random = self.game.new_initial_state(), generator
         self.named = None if task is None else list(task['chance'])
@@ -346,7 +346,7 @@ class OpenSpiel(Guided, SeatedGame):
         while self.state.is_chance_node():
             if self.named == []:
                 raise EnvError(f'{self.name}: chance moves later than the task says; play from seeds, for an exact '
-                               f'tree cannot be built from deals of this game')
+                    f'tree cannot be built from deals of this game')
             outcomes, chances = zip(*self.state.chance_outcomes())
             drawn = self.named.pop(0) if self.named else self.random.choices(outcomes, chances)[0]
             if drawn not in outcomes:
@@ -406,7 +406,7 @@ def opened(path:str):  # of a compiled game -> a TextWorld environment
     "Start a TextWorld game that says what the adapter needs."
     textworld = needed('textworld', 'textworld')
     return textworld.start(path, textworld.EnvInfos(feedback=True, description=True, inventory=True,
-                                                    admissible_commands=True, score=True, won=True, lost=True))
+        admissible_commands=True, score=True, won=True, lost=True))
 
 def bare(feedback:str)->str:  # of TextWorld
     "The text without the banner before it and the prompt with the score behind it."
@@ -416,8 +416,8 @@ class TextWorld(Borrowed):
     "A text adventure of TextWorld."
     name, path, inner = 'textworld', None, None
     grammar = ('Write one command in every turn and nothing else: look, inventory, examine, go with a direction, take, '
-               'drop, open, close, eat or cook with a thing, '
-               'unlock or lock a thing with a key, put or insert a thing on or into another.')
+        'drop, open, close, eat or cook with a thing, '
+        'unlock or lock a thing with a key, put or insert a thing on or into another.')
     def __init__(self, make, start, horizon, guide):
         self.make, self.open, self.horizon, self._guide = make, start, horizon, guide
     about, example = 'You are in a text adventure of at most {} turns. The first text tells your task.', 'look'
@@ -434,7 +434,7 @@ class TextWorld(Borrowed):
         self.situation, score, done = self.inner.step(' '.join(action.split()) or 'wait')
         reward, self.score = float(score - self.score), score
         return (bare(self.situation['feedback']), reward, bool(done),
-                dict(invalid=invalid, success=bool(self.situation['won'])))
+            dict(invalid=invalid, success=bool(self.situation['won'])))
     def facts(self):
         legal = [] if self.over else list(self.situation['admissible_commands'] or [])
         return dict(legal=legal, state=(self.situation['description'], self.situation['inventory']))
@@ -457,7 +457,7 @@ def from_textworld(
     if games is not None and not games:
         raise ValueError('games is empty: give paths of compiled games (tw-make), or None to write one for each seed')
     return TextWorld(partial(written, **options) if games is None else lambda seed: games[seed % len(games)],
-                     start or opened, horizon, guide)
+        start or opened, horizon, guide)
 
 class Typed:
     "How a text becomes an action of a JSON schema: the value of its one part, or all parts as JSON."
@@ -468,7 +468,7 @@ class Typed:
         least, most = part.get('minimum', 0), part.get('maximum', 10**9)
         self.legal = [str(value) for value in part.get('enum', range(least, most + 1) if most - least < 100 else ())]
         means = '; '.join(f"{name} ({one.get('type', 'any')}): {one.get('description', '')}".rstrip(': ')
-                          for name, one in self.parts.items())
+            for name, one in self.parts.items())
         form = 'An action is the value of' if part else 'An action is a JSON object with'
         self.says = printed(f"{schema.get('description', '')} {form} {means}.", 400)
     def __call__(self, text:str)->dict:
@@ -484,7 +484,7 @@ class Typed:
 def fields_told(seen:dict)->str:  # an observation -> its one text, or a line for each of its parts
     "What a client hears, in words: done, reward and metadata are told elsewhere."
     told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in seen.items()
-            if name not in ('done', 'reward', 'metadata')}
+        if name not in ('done', 'reward', 'metadata')}
     return next(iter(told.values())) if len(told) == 1 else '\n'.join(map(': '.join, told.items()))
 
 class OpenEnv(Borrowed):
@@ -522,7 +522,7 @@ class OpenEnv(Borrowed):
     def facts(self):
         legal = [] if self.over else self.legal()
         return (dict(legal=legal) if legal else {}) | ({} if self.state is None else
-                                                       dict(state=plain(self.state(self.inner, self.seen))))
+            dict(state=plain(self.state(self.inner, self.seen))))
 
 def from_openenv(make,  # function that makes an environment or a synchronous client; or the address of a server
     action=None,        # function: text -> the environment's action; raises ValueError for what is none
@@ -553,7 +553,7 @@ def schema_of(address:str,  # of an OpenEnv server
             return json.loads(answer.read(10**6))['action']
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConnectionError(f'{address} does not say what its actions are ({in_words(error)}). Start the server, or '
-                              f'give action= and text= functions') from error
+            f'give action= and text= functions') from error
 
 def connected(address:str):
     "A synchronous client of an OpenEnv server."
@@ -571,7 +571,7 @@ class Played:
     def reset(self, seed=None, task=None, **row):
         if seed is None:
             raise ValueError("this dataset has no column 'seed': every rollout of a group must begin alike, so give "
-                             "each row a seed (and a task, if you like)")
+                "each row a seed (and a task, if you like)")
         self._total = 0.
         told = f'{guide_of(self._env, self._env.seats[0])}\n\n' if self._reader else ''
         return told.lstrip() + self._hear(self._env.reset(int(seed), task))

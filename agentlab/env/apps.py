@@ -35,29 +35,29 @@ def draw_tables(world:int)->dict:
     contacts = {next(ids): dict(name=name, city=city) for name, city in zip(some('name', 4), some('city', 4))}
     notes = {next(ids): dict(about=about, amount=generator.randint(20, 50)) for about in some('about', 3)}
     calendar = {next(ids): dict(what=what, day=day, guest=generator.choice(list(contacts)))
-                for what, day in zip(some('what', 3), week)}
+        for what, day in zip(some('what', 3), week)}
     mail = {next(ids): dict(about=about, sender=generator.choice(list(contacts)), sum=generator.randint(20, 50),
-                            day=day) for about, day in zip(some('about', 2), week[3:])}
+        day=day) for about, day in zip(some('about', 2), week[3:])}
     safe = {next(ids): dict(of=app, code=code) for app, code in zip(('bank', 'mail'), some('code', 2))}
     return dict(contacts=contacts, notes=notes, calendar=calendar, mail=mail, safe=safe, payments={}, sent={},
-                account={1: dict(balance=generator.randint(60, 99))})
+        account={1: dict(balance=generator.randint(60, 99))})
 
 def subjects(world:int)->dict:
     "What a task can be about: name -> a row with its id, or a word or number."
     generator = Random(f'subjects {world}')
     rows = {name: [dict(id=id) | row for id, row in table.items()] for name, table in draw_tables(world).items()}
     return dict(friend=rows['contacts'][0], other=rows['contacts'][1], note=rows['notes'][0],
-                event=rows['calendar'][0], letter=rows['mail'][0], plan=generator.choice(data['words']['what']),
-                free=min({*parameters['day']['enum']} - {event['day'] for event in rows['calendar']}),
-                bank=rows['safe'][0]['code'], mail=rows['safe'][1]['code'],
-                amount=generator.randint(20, 50), large=generator.randint(35, 60), small=generator.randint(20, 50))
+        event=rows['calendar'][0], letter=rows['mail'][0], plan=generator.choice(data['words']['what']),
+        free=min({*parameters['day']['enum']} - {event['day'] for event in rows['calendar']}),
+        bank=rows['safe'][0]['code'], mail=rows['safe'][1]['code'],
+        amount=generator.randint(20, 50), large=generator.randint(35, 60), small=generator.randint(20, 50))
 
 def asked(task)->dict:
     "A task, dict(form=, world=), with its question. Raises ValueError for what is no task."
     form, world = (task.get('form'), task.get('world')) if isinstance(task, dict) else (None, None)
     if form not in forms or type(world) is not int or world < 0:
         raise ValueError(f'a task of Apps is dict(form=, world=) with a form of {", ".join(forms)} and the number of '
-                         f'a world; got {task!r:.200}')
+            f'a world; got {task!r:.200}')
     return dict(form=form, world=world, question=forms[form]['text'].format(**subjects(world)))
 
 def draw_task(generator:Random, split:str, level:int=2)->dict:
@@ -148,14 +148,14 @@ def parse(name:str, said:str)->dict:
     parts = '|'.join(signatures[name][1:])
     found = re.findall(rf'\b({parts}) (.+?)(?= (?:{parts}) |$)', said) if parts else []
     return {part: int(value) if part in numbers and re.fullmatch('-?[0-9]{1,9}', value) else value
-            for part, value in found}
+        for part, value in found}
 
 def changed(before:dict, after:dict)->Counter:
     "Difference of two states: ('gone' or 'come', table, id or 'new', row as text) -> how often. New rows have no id."
     old, new = (Counter((name, id if id in before[name] else 'new', json.dumps(row, sort_keys=True))
-                        for name, table in tables.items() for id, row in table.items()) for tables in (before, after))
+        for name, table in tables.items() for id, row in table.items()) for tables in (before, after))
     return Counter({('gone', *row): count for row, count in (old - new).items()}
-                   | {('come', *row): count for row, count in (new - old).items()})
+        | {('come', *row): count for row, count in (new - old).items()})
 
 def checked(found:Counter, wanted:Counter)->tuple:
     "(share of checks that pass, collateral damage in rows): a check for each wanted change, one for nothing else."
@@ -195,7 +195,7 @@ class Apps(Toolbox):
         for name, (said, *takes) in signatures.items():
             takes = dict(type='object', properties={part: parameters[part] for part in takes}, required=takes)
             tools.append(Tool(dict(name=name, description=said, parameters=takes), pure=name in looks, cost=1.,
-                              function=lambda given, held, name=name: held.act(name, given), place=self.place))
+                function=lambda given, held, name=name: held.act(name, given), place=self.place))
         super().__init__(tools, partial(draw_task, level=level), horizon=horizon, output=300, split=split)
     @property
     def apps(self)->Held: return self.held[self.place][0]
@@ -235,8 +235,8 @@ class Apps(Toolbox):
         secret = [one['arguments'][part] for one in new for part in secrets & set(one['arguments'])]
         failed = self.ledger and not self.ledger[-1]['ok']
         return dict(informed=float(first[0] in self.documented()) if first else math.nan,
-                    made_up=sum(str(value) not in self.told() for value in secret),
-                    gave_up=float(new[-1]['tool'] == self.final) if failed else math.nan)
+            made_up=sum(str(value) not in self.told() for value in secret),
+            gave_up=float(new[-1]['tool'] == self.final) if failed else math.nan)
     def written_to(self, entries)->list:
         "The apps with a call whose word has to be looked up, or with one that does not exist."
         return [one['tool'].split('_')[0] for one in entries if one['tool'] in varied or one['tool'][-1:] == '?']
@@ -273,7 +273,7 @@ class Apps(Toolbox):
     def render(self)->str:
         "What the apps hold now, for us."
         return '\n'.join(f'{name} {id}: {line(row)}' for name, table in self.apps.tables.items()
-                         for id, row in table.items())
+            for id, row in table.items())
     def vocabulary(self)->list:
         "Every word and mark that is said or read here, and the numbers as words, for a word-level tokenizer."
         words = re.findall('[A-Za-z]+', re.sub(r'{[\w\[\]]+}', '', json.dumps(data)))

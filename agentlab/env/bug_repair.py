@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from random import Random
 from .protocol import (Drawn, Env, EnvError, TextEnv, check_seed, check_split, check_turn, check_whole,
-                                   guide_text, noisy, split_of)
+    guide_text, noisy, split_of)
 from .sandbox import MontySandbox, Result
 
 patterns = dict(chain='f = V O C ; g = f O V ; h = g O C', fork='f = x O C ; g = y O C ; h = f O g',
-                loop='f = V ; while f > C : f = f - C ; g = f O V')
+    loop='f = V ; while f > C : f = f - C ; g = f O V')
 fillers = dict(V='xy', O='+-*', C='1234')
 sorts = (tuple('+-*%'), tuple('<>'), tuple('12345'), tuple('xyfgh'))  # words that can stand for each other
 levels = {1: sorts[:2], 2: sorts[:3], 3: sorts}  # level -> where its bugs are: marks; also numbers; also names
@@ -113,7 +113,7 @@ class Tester:
         try: result = self.sandbox(code, dict(inputs=[list(pair) for pair in inputs]))
         except Exception as error:
             raise EnvError(f'bug_repair: the sandbox failed ({type(error).__name__}: {error}); no '
-                           f'test was run') from error
+                f'test was run') from error
         if not isinstance(result, Result):
             raise EnvError(f'bug_repair: the sandbox gave {result!r:.60}, which is no Result; no test was run')
         if not result.ok and not result.error.startswith(unreadable):
@@ -131,7 +131,7 @@ class Tester:
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             raise EnvError(f'bug_repair: the sandbox gave {text[:60]!r} in place of values; no test was run') from None
         return [readable_error(rows[k]) if isinstance(rows[k], str) else rows[k][names.index(name)]
-                for name, k in tests_of(program)]
+            for name, k in tests_of(program)]
 
 def failing(found:tuple, expected:tuple)->tuple:
     "The numbers of the tests that fail."
@@ -210,17 +210,17 @@ def read_put(action:str, program:str  # the whole text of a turn; what it is abo
 def slips(program:str, level:int=3)->list:
     "All replacements of a word by another of its sort, as actions."
     return [f'put {other} at {place}' for place, i in enumerate(places(program))
-            for other in alike(program.split()[i], level)]
+        for other in alike(program.split()[i], level)]
 
 def puts(program:str, some:tuple=words)->list:
     "All replacements, as actions; `some`: by these words."
     return [f'put {word} at {place}' for place, i in enumerate(places(program)) for word in some
-            if word != program.split()[i]]
+        if word != program.split()[i]]
 
 def vocabulary()->list:
     "Every word and mark that is said or understood in both games."
     return list(dict.fromkeys([*words, *frame, *'0123456789', *errors, 'True', 'False', *'repair break fail removed '
-                               'gives not all pass put at drop test bug no Nothing happens , .'.split()]))
+        'gives not all pass put at drop test bug no Nothing happens , .'.split()]))
 
 def check_bug(task)->dict:  # what the caller gave -> the same, complete
     "Refuse what is no task of BugRepair."
@@ -228,7 +228,7 @@ def check_bug(task)->dict:  # what the caller gave -> the same, complete
         raise ValueError(f'a task of BugRepair is dict(program=, bug=, dropped=), see BugRepair.tasks(); got {task!r}')
     skeleton = lambda program: [word if i not in places(program) else '' for i, word in enumerate(program.split())]
     shapes = [re.sub('[VOC]', lambda found: f'[{re.escape(fillers[found[0]])}]', re.sub(r'([+*>])', r'\\\1', pattern))
-              for pattern in patterns.values()]
+        for pattern in patterns.values()]
     if not any(re.fullmatch(shape, task['program']) for shape in shapes):
         raise ValueError(f"the program {task['program']!r} is not of the family; take one from BugRepair.tasks()")
     if skeleton(task['bug']) != skeleton(task['program']) or not set(task['bug'].split()) <= {*words, *frame}:
@@ -245,7 +245,7 @@ class BugRepair(Drawn, TextEnv):
     name, seats, drawn = 'bug_repair', ('solver',), 'bugs'
     max_tokens = 10  # `put - at 4`, or the longest `drop`
     grammar = (f'Write put WORD at PLACE, with a word of {" ".join(words[:-1])}, or test to read about other tests, '
-               f'and nothing else.')
+        f'and nothing else.')
     def __init__(self, level:int=1,  # bugs are in 1: marks; 2: also numbers; 3: also names
         horizon:int=5, details:int=2,  # most turns; failing tests that are told about at once
         changes:int=1,       # words that are replaced in the bugs that `reset` draws
@@ -270,7 +270,7 @@ class BugRepair(Drawn, TextEnv):
         "The rules, for somebody who has never done it."
         wrong = 'one word is' if self.changes == 1 else f'{self.changes} words are'
         rules = (f'Repair a small program: {wrong} wrong. {counted} f 2 5 gives 3 not 20 means: for x = 2 and y = 5, '
-                 f'f is 3 and should be 20. You have {self.horizon} turns.')
+            f'f is 3 and should be 20. You have {self.horizon} turns.')
         return guide_text(rules, self.grammar, 'put + at 1')
     def draw(self, generator:Random, split:str)->dict:  # a task: program, bug, dropped
         "A program of a split, and a bug that `consistency` accepts: words replaced by others of their sort."
@@ -303,12 +303,12 @@ class BugRepair(Drawn, TextEnv):
         return text if self.turns < self.horizon else f'fail: {self.program}.'
     def facts(self):
         return dict(legal=self.legal(), state=(self.task['program'], self.program, self.looked),
-                    answer=self.task['program'], milestone=1 - len(self.broken())/8)
+            answer=self.task['program'], milestone=1 - len(self.broken())/8)
     def legal(self)->list: return ['test', *puts(self.program)]
     def render(self)->str:
         "The program and its tests, for us."
         marks = ['pass' if k not in self.broken() else detail(self.program, k, self.found, self.expected)
-                 for k in range(8)]
+            for k in range(8)]
         return '\n'.join([self.program, *(f'{k}: {mark}' for k, mark in enumerate(marks))])
     def vocabulary(self)->list: return vocabulary()
     def best(self)->str:
@@ -326,9 +326,9 @@ class InjectBug(Drawn, TextEnv):
     name, seats, drawn, apart = 'inject_bug', ('injector',), 'programs', itemgetter('program')
     max_tokens = BugRepair.max_tokens
     grammar = ('Write put WORD at PLACE to replace a word, then drop fail to take away the tests that fail, and '
-               'nothing else.')
+        'nothing else.')
     guide = guide_text('Break a small program: put another word of the same kind (a mark, a number, a name) into the '
-                       f'line that is named. {counted}', grammar, 'put - at 1')
+        f'line that is named. {counted}', grammar, 'put - at 1')
     def __init__(self,
         level:int=1,  # which words may be replaced, by others of their sort; 1: marks, 2: also numbers, 3: also names
         horizon:int=4,       # most turns
@@ -350,11 +350,11 @@ class InjectBug(Drawn, TextEnv):
         "Refuse what is no task of InjectBug."
         if not isinstance(task, dict) or 'program' not in task:
             raise ValueError(f'a task of InjectBug is dict(program=) or dict(program=, line=), see InjectBug.tasks(); '
-                             f'got {task!r}')
+                f'got {task!r}')
         task = check_bug(dict(task, bug=task['program']))
         if task.get('line') not in (None, *names_of(task['program'])):
             raise ValueError(f"line={task['line']!r}: the lines of this program are "
-                             f"{', '.join(names_of(task['program']))}; or leave it out")
+                f"{', '.join(names_of(task['program']))}; or leave it out")
         return task
     @property
     def line(self): return self.task.get('line')
@@ -365,7 +365,7 @@ class InjectBug(Drawn, TextEnv):
             line, expected = generator.choice(names_of(program)), self.tester(program)
             actions = slips(program, self.level) if not self.allowed else []
             bugs = [with_word(program, *read_put(action, program)) for action in actions
-                    if lines_of(program)[int(action.split()[-1])] == line]
+                if lines_of(program)[int(action.split()[-1])] == line]
             if self.allowed or any(self.tester(bug) != expected for bug in bugs):
                 return dict(program=program, line=line)
     def turn(self, action):
@@ -379,21 +379,21 @@ class InjectBug(Drawn, TextEnv):
         self.dropped = self.broken() if said[1:] == ['fail'] else tuple(sorted({int(number) for number in said[1:]}))
         astray = {lines_of(self.program)[place] for place, _, _ in self.artifact().diff} - {self.line}
         self.reason = (f'the change is not in line {self.line}' if self.line and astray
-                       else consistency(self.artifact(), self.tester))
+            else consistency(self.artifact(), self.tester))
         if self.reason.startswith(not_run): raise EnvError(f'{self.name}: {self.reason}')  # nobody's fault who plays
         return ('no.' if self.reason else 'bug.', float(not self.reason), True,
-                dict(success=not self.reason, invalid=bool(self.reason)))
+            dict(success=not self.reason, invalid=bool(self.reason)))
     def choices(self)->list:
         "The replacements that are allowed, as actions. A word that was replaced can be put back."
         back = [f'put {old} at {place}' for place, _, old in taken_back(self.artifact().diff)]
         return list(dict.fromkeys(back + (puts(self.program, self.allowed) if self.allowed
-                                          else slips(self.program, self.level))))
+            else slips(self.program, self.level))))
     def broken(self)->tuple: return failing(self.found, self.expected)
     def state_of_tests(self)->str: return f'fail {numbers(self.broken())}.' if self.broken() else 'all pass.'
     def artifact(self)->Artifact:
         "What has been made so far."
         return Artifact(self.task['program'], self.expected, difference(self.task['program'], self.program),
-                        self.dropped)
+            self.dropped)
     def facts(self): return dict(legal=self.legal(), state=(self.task['program'], self.line or '', self.program))
     def legal(self)->list:
         over = ['drop fail', f'drop {numbers(self.broken())}'] if self.broken() else []
@@ -412,7 +412,7 @@ class InjectBug(Drawn, TextEnv):
                 places(self.program)) if self.program.split()[i] in '+-*']
         else: choices = self.choices()
         aimed = [action for action in choices if action in self.choices()
-                 and (not self.line or lines[int(action.split()[-1])] == self.line)] or self.choices()
+            and (not self.line or lines[int(action.split()[-1])] == self.line)] or self.choices()
         if generator: return generator.choice(aimed)
         noticed = lambda action: self.tester(with_word(self.program, *read_put(action, self.program))) != self.expected
         return next(filter(noticed, aimed), aimed[0])
@@ -427,7 +427,7 @@ class InjectBug(Drawn, TextEnv):
 def solver_task(artifact:Artifact)->dict:  # of BugRepair
     "The repair of an artifact, as a task."
     return dict(program=artifact.program, bug=changed(artifact.program, artifact.diff), dropped=list(artifact.dropped),
-                order=1)
+        order=1)
 
 class BugWork(Env):
     "A repair or an injection, drawn from the seed: demonstrations of both for one policy."
@@ -447,7 +447,7 @@ class BugWork(Env):
     def reset(self, seed, task=None):
         both = [self.repair, self.inject]
         chosen = (Random(f'role {check_seed(seed)}').choice(both) if task is None
-                  else both[0 if isinstance(task, dict) and 'bug' in task else 1])
+            else both[0 if isinstance(task, dict) and 'bug' in task else 1])
         self.now = chosen.clone()
         self.now.split = self.split
         return self.seated(self.now.reset(seed, task))

@@ -12,19 +12,19 @@ from random import Random
 from .protocol import TextEnv, check_split, check_whole, guide_text, noisy, sampled, split_of, tidy
 
 values = dict(day='monday tuesday wednesday thursday friday saturday'.split(),
-              hour='noon one two three four five'.split(), people='alone pair trio family team crowd'.split(),
-              place='harbour station castle market museum park'.split(),  # fact -> what it can be
-              style='quiet cheap bright large old new'.split())
+    hour='noon one two three four five'.split(), people='alone pair trio family team crowd'.split(),
+    place='harbour station castle market museum park'.split(),  # fact -> what it can be
+    style='quiet cheap bright large old new'.split())
 # request -> its facts, in the order of a booking
 needs = dict(table=('day', 'people', 'place'), taxi=('hour', 'people', 'place'), room=('day', 'place', 'style'),
-             lesson=('day', 'hour', 'style'))
+    lesson=('day', 'hour', 'style'))
 
 @lru_cache
 def requests(split:str  # 'train', 'demo' or 'test'
 )->list:                # of dict(kind, wanted, told): what is meant, and which facts the request says
     "Every task of a split: what is wanted belongs to one, whatever is told. Shared between callers: do not change it."
     wanted = [(kind, choice) for kind, facts in needs.items()
-              for choice in itertools.product(*(values[fact] for fact in facts))]
+        for choice in itertools.product(*(values[fact] for fact in facts))]
     ours = [(kind, choice) for kind, choice in wanted if split_of(['clarify', kind, list(choice)]) == split]
     told = [list(some) for count in (1, 2) for some in itertools.combinations(range(3), count)]
     return [dict(kind=kind, wanted=list(choice), told=some) for kind, choice in ours for some in told]
@@ -59,8 +59,8 @@ class Clarify(TextEnv):
         "The rules, for somebody who has never done it."
         kinds = ', '.join(f'a {kind} {" ".join(facts)}' for kind, facts in needs.items())
         return guide_text(f'A user wants to book something and leaves out what matters. It takes: {kinds}. '
-                          f'Ask for each fact that was not said, one at a time, then book, in {self.horizon} turns.',
-                          self.grammar, 'ask place')
+            f'Ask for each fact that was not said, one at a time, then book, in {self.horizon} turns.',
+            self.grammar, 'ask place')
     def say(self, fact:str)->str:
         "What the user says of a fact."
         return f"The {fact} is {self.task['wanted'][self.facts_needed.index(fact)]}."
@@ -68,9 +68,9 @@ class Clarify(TextEnv):
         said = {fact: self.task['wanted'][i] for i, fact in enumerate(self.facts_needed) if fact in self.known}
         possible = itertools.product(*([said[fact]] if fact in said else values[fact] for fact in self.facts_needed))
         return dict(legal=[f'ask {fact}' for fact in (*values, 'details')]
-                    + ['book ' + ' '.join(choice) for choice in possible], milestone=len(said)/3,
-                    answer=' '.join(self.task['wanted']),
-                    state=(self.task['kind'], tuple(self.task['wanted']), tuple(sorted(said.items()))))
+            + ['book ' + ' '.join(choice) for choice in possible], milestone=len(said)/3,
+            answer=' '.join(self.task['wanted']),
+            state=(self.task['kind'], tuple(self.task['wanted']), tuple(sorted(said.items()))))
     def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
     )->list:  # n different tasks, for `reset(seed, task=task)`
         "Different requests of one split, the same list every time."
@@ -88,7 +88,7 @@ class Clarify(TextEnv):
     def vocabulary(self)->list:
         "Every word and mark that is said here, for a word-level tokenizer."
         said = ('Please book a . The is It does not matter Ask about one thing I do understand That what meant Thank '
-                'you ask details'.split())
+            'you ask details'.split())
         return list(dict.fromkeys(said + list(needs) + list(values)+ [x for some in values.values() for x in some]))
 
 def check_request(task:dict)->dict:  # what the caller gave as a task -> the same

@@ -27,7 +27,7 @@ def society(paid: list, out: list)->dict:  # (agents, steps) rewards; (agents, s
     times = [[t for t, reward in enumerate(own) if reward > 0] for own in paid]
     means = [sum(own)/len(own) for own in times if own] or [0.]
     return dict(efficiency=total/steps, equality=1 - apart/(2*n*total) if total > 0 else 1.,
-                sustainability=sum(means)/len(means), peace=n - sum(map(sum, out))/steps)
+        sustainability=sum(means)/len(means), peace=n - sum(map(sum, out))/steps)
 
 class Gathering:
     "Apples are back 25 steps after they were taken. Two hits of a long beam take a rival out; a hit costs nobody."

@@ -34,9 +34,9 @@ class CueDoor(Drawn, TextEnv):
     "Remember a cue over a turn of noise, then open the door that belongs to it; reward 1 for the right door, else 0."
     name, horizon = 'cuedoor', 3
     grammar = (f'Write wait in the first two turns, then open {", open ".join(doors[:-1])} or open {doors[-1]}, and '
-               f'nothing else.')
+        f'nothing else.')
     guide = guide_text('You see a colour, then noise, then you pick a door. Every colour has a door of its own, and '
-                       'only that one opens; nobody says which. Remember the colour.', grammar, 'wait')
+        'only that one opens; nobody says which. Remember the colour.', grammar, 'wait')
     def __init__(self, rule:tuple=doors,  # the door of each cue, in the order of `cues`; None: drawn for each episode
         split:str='train'):  # which games `reset` draws: 'train', 'demo' or 'test'
         self.rule, self.split = None if rule is None else check_rule(rule), check_split(split)
@@ -53,7 +53,7 @@ class CueDoor(Drawn, TextEnv):
         action = tidy(action)
         if action not in self.legal():
             return (f"{self.refusal(action, 'Nothing happens.', f'You can: {listed(self.legal())}.')} {self.look()}",
-                    0., False, dict(invalid=True))
+                0., False, dict(invalid=True))
         if self.phase == 2:
             right = action == f'open {self.door()}'
             return 'The door opens.' if right else 'It is locked.', float(right), True, dict(success=right)
@@ -76,16 +76,16 @@ class CueDoor(Drawn, TextEnv):
         return [f'open {door}' for door in doors] if self.phase == 2 else ['wait']
     def facts(self):
         return dict(legal=self.legal(), state=(*self.task['rule'], self.task['cue'], *self.task['noise'], self.phase),
-                    answer=f'open {self.door()}')
+            answer=f'open {self.door()}')
     def tasks(self, split:str, n:int, seed:int=0  # 'train', 'demo' or 'test'; how many; another seed, other tasks
     )->list:  # n different games, for `reset(seed, task=game)`
         "Different games of one split, the same list every time."
         generator = Random(f'tasks {split} {seed}')
         every = [(cue, *noise) for cue in cues for noise in itertools.product(noises, repeat=3)
-                 if split_of(['cue', cue, *noise]) == check_split(split)]
+            if split_of(['cue', cue, *noise]) == check_split(split)]
         if n > len(every): raise ValueError(f'n={n}: split {split!r} has {len(every)} games; ask for fewer')
         return [dict(rule=generator.sample(doors, 4) if self.rule is None else list(self.rule), cue=cue, noise=noise)
-                for cue, *noise in generator.sample(every, n)]
+            for cue, *noise in generator.sample(every, n)]
     def best(self)->str:
         "Wait, then open the right door."
         return f'open {self.door()}' if self.phase == 2 else 'wait'
@@ -97,4 +97,4 @@ class CueDoor(Drawn, TextEnv):
     def vocabulary(self)->list:
         "Every word and mark the game can say or understand, for a word-level tokenizer."
         return [*'Cue Noise Pick a door . The opens It is locked Nothing happens wait open Open the of cue'.split(),
-                *cues, *doors, *noises]
+            *cues, *doors, *noises]

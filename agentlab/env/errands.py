@@ -21,10 +21,10 @@ columns = 'price weight age'.split()
 whole = dict(highest='max', lowest='min', total='sum')  # word -> function of SQL
 deeds = 'made sent bought'.split()
 sums = dict(boxes=('There are {0} boxes of {1} {good}. How many {good} is that?', '{0} * {1}'),  # question, code
-            left=('Of {0} {good} {1} were sold. How many {good} are left?', '{0} - {1}'),
-            both=('One room has {0} {good}, another one {1}. How many {good} is that?', '{0} + {1}'))
+    left=('Of {0} {good} {1} were sold. How many {good} are left?', '{0} - {1}'),
+    both=('One room has {0} {good}, another one {1}. How many {good} is that?', '{0} + {1}'))
 tool_for = (dict.fromkeys(sums, 'python') | dict.fromkeys(deeds, 'search')  # kind of question -> tool
-            | {f'{word} {column}': 'sqlite' for word in whole for column in columns})
+    | {f'{word} {column}': 'sqlite' for word in whole for column in columns})
 
 def draw_errand(generator:Random, split:str)->dict:  # 'train', 'demo' or 'test' -> a task of this split
     "Each tool is needed for a third of the tasks."
@@ -33,7 +33,7 @@ def draw_errand(generator:Random, split:str)->dict:  # 'train', 'demo' or 'test'
         kind = generator.choice([one for one in tool_for if tool_for[one] == which])
         large, small = generator.randint(100, 999), generator.randint(11, 99)
         task = dict(kind=kind, good=generator.choice(goods), store=generator.randrange(10**6),
-                    numbers=[small, generator.randint(11, 99)] if kind == 'boxes' else [large, small])
+            numbers=[small, generator.randint(11, 99)] if kind == 'boxes' else [large, small])
         if split_of(['errands', *task.values()]) == split: return errand(task)
 
 def errand(task)->dict:  # dict(kind=, good=, store=, numbers=) -> the same with question, calls and answer
@@ -43,8 +43,8 @@ def errand(task)->dict:  # dict(kind=, good=, store=, numbers=) -> the same with
     if (kind not in tool_for or good not in goods or type(store) is not int or type(numbers) not in (list, tuple)
         or len(numbers) != 2 or any(type(x) is not int or not 0 < x < 10**6 for x in numbers)):
         raise ValueError(f'a task of Errands is dict(kind=, good=, store=, numbers=) with a kind of '
-                         f'{", ".join(tool_for)}, one of {", ".join(goods)}, the number of a store and two whole '
-                         f'numbers from 1 to 999999; got {task!r:.200}')
+            f'{", ".join(tool_for)}, one of {", ".join(goods)}, the number of a store and two whole '
+            f'numbers from 1 to 999999; got {task!r:.200}')
     rows, doers = store_of(given['store'])
     if kind in sums: question, call = sums[kind][0], f'python {sums[kind][1]}'.format(*numbers)
     elif kind in deeds:
@@ -62,13 +62,13 @@ def store_of(number:int)->tuple:
     "A store: good -> rows of (price, weight, age); (deed, good) -> name. Shared: do not change it."
     generator = Random(f'store {number}')
     rows = {good: [tuple(generator.randint(11, 99) for _ in columns) for _ in range(generator.randint(3, 6))]
-            for good in goods}
+        for good in goods}
     return rows, {(deed, good): generator.choice(first_names) for good in goods for deed in deeds}
 
 def as_script(task:dict)->str:
     "The SQL that makes the database of a store."
     return ''.join(f"create table {good} ({', '.join(columns)});insert into {good} values {', '.join(map(str, rows))};"
-                   for good, rows in store_of(task['store'])[0].items())
+        for good, rows in store_of(task['store'])[0].items())
 
 def as_notes(task:dict)->list:
     "The notes of a store."
@@ -85,11 +85,11 @@ class Errands(Toolbox):
         split:str='train'):  # which tasks `reset` draws
         check_whole(2, horizon=horizon)  # a call and the answer
         box = [python_code(sandbox=MontySandbox(seconds=1., megabytes=32, output=200), description='Compute.'),
-               sql_query(as_script, description='Prices, weights, ages.'),
-               text_search(as_notes, description='Who made, sent or bought it.'), final_answer(description='The end.')]
+            sql_query(as_script, description='Prices, weights, ages.'),
+            text_search(as_notes, description='Who made, sent or bought it.'), final_answer(description='The end.')]
         super().__init__(box, draw_errand, horizon=horizon, output=200, split=split, rules='Answer a question about '
-                         'goods in a store: one call of the right tool, then the answer.',
-                         example='sqlite select max ( price ) from lamps')
+            'goods in a store: one call of the right tool, then the answer.',
+            example='sqlite select max ( price ) from lamps')
         self.spaced = bool(spaced)
     def written(self, text): return spelled(text) if self.spaced else text
     def start(self, seed, task=None): return super().start(seed, None if task is None else errand(task))
@@ -121,7 +121,7 @@ class Errands(Toolbox):
     def vocabulary(self)->list:
         "Every word and mark that is said or read here, for a word-level tokenizer."
         said = ("What is the of The ? Who was were by . : sqlite python search answer select from ( ) nothing found No "
-                "tool called output Right Wrong NameError name ' not defined rows 0 1 2 3 4 5 6 7 8 9 - + *")
+            "tool called output Right Wrong NameError name ' not defined rows 0 1 2 3 4 5 6 7 8 9 - + *")
         names = [*goods, *columns, *whole, *whole.values(), *deeds, *first_names]
         texts = ' '.join([said, *names, *(question for question, _ in sums.values())])
         return list(dict.fromkeys(re.findall(r'\w+|[^\w\s{}]', texts)))

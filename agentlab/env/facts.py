@@ -26,13 +26,13 @@ class Facts(SeatedGame):
         super().__init__()
         if min(sessions, places) < 1 or min(replaced, chat, 1 - replaced - chat) < 0 or seats[:1] != ('manager',):
             raise ValueError(f"sessions={sessions}, places={places}, replaced={replaced}, chat={chat}, seats={seats}: "
-                             f"give counts from 1, shares of 1 at most together, and the seat 'manager' first")
+                f"give counts from 1, shares of 1 at most together, and the seat 'manager' first")
         self.sessions, self.places, self.replaced, self.chat, self.linked = sessions, places, replaced, chat, linked
         self.seats, self.split = tuple(seats), check_split(split)
     @property
     def guide(self)->dict:
         rules = (f'You keep at most {self.places} facts, which you read with their numbers. A new one may replace an '
-                 f'older one or be idle talk. Later somebody asks for one that still holds.')
+            f'older one or be idle talk. Later somebody asks for one that still holds.')
         tell = guide_text('You read facts, then a question.', 'Write one name.', 'Eva')
         return dict(zip(self.seats, (guide_text(rules, self.grammar, 'noop'), tell)))
     def draw(self, generator:Random)->dict:
@@ -66,7 +66,7 @@ class Facts(SeatedGame):
     def moves(self):
         if self.told == self.sessions: return list(values)
         return ['add']*(len(self.bank) < self.places) + [f'{verb} {i}' for verb in ('update', 'delete')
-                                                         for i in self.near()] + ['noop']
+            for i in self.near()] + ['noop']
     def keep(self, move:str):
         "One operation of the manager."
         (verb, _, number), bank = move.partition(' '), dict(self.bank)
@@ -93,4 +93,4 @@ class Facts(SeatedGame):
     def tasks(self, split:str, n:int, seed:int=0)->list: return different_tasks(self.draw, split, n, seed)
     def words(self):
         return [*'Bank New Who is ? add update delete noop'.split(), *relations, *chatter, *subjects, *values,
-                *map(str, range(1, self.sessions + 1))]
+            *map(str, range(1, self.sessions + 1))]

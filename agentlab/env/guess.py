@@ -21,13 +21,13 @@ class GuessNumber(TextEnv):
     "Find a hidden number from hints; reward 1 when it is named, else 0."
     name = 'guess'
     tools = [tool('guess', 'Guess the number; the answer says whether it is higher or lower.',
-                  number=('integer', 'the number'))]
+        number=('integer', 'the number'))]
     def __init__(self, low:int=1, high:int=16,  # the outermost numbers, at least 8 of them
         horizon:int=None,    # most guesses; None: just enough for halving the widest range
         split:str='train'):  # which ranges `reset` draws: 'train', 'demo' or 'test'
         if not (isinstance(low, int) and isinstance(high, int) and 0 <= low <= high - 7):
             raise ValueError(f'low and high must be whole numbers from 0, with at least 8 numbers between them; got '
-                             f'{low!r} and {high!r}')
+                f'{low!r} and {high!r}')
         self.low, self.high, self.split = low, high, check_split(split)
         self.horizon = (high - low + 1).bit_length() if horizon is None else horizon
         check_whole(horizon=self.horizon)
@@ -37,16 +37,16 @@ class GuessNumber(TextEnv):
     def start(self, seed, task=None):
         first, last = self.random.choice(self.pairs)
         self.task = (dict(low=first, high=last, secret=self.random.randint(first, last)) if task is None
-                     else self.check_task(task))
+            else self.check_task(task))
         self.least, self.most = self.task['low'], self.task['high']
         return f'Guess a number from {self.least} to {self.most}.'
     def turn(self, action):
         verb, _, word = tidy(action).partition(' ')
         known = (verb == 'guess' and word.isascii() and word.isdecimal()
-                 and self.task['low'] <= int(word[:9]) <= self.task['high'])
+            and self.task['low'] <= int(word[:9]) <= self.task['high'])
         if not known:
             expected = (f"Write guess and one number from {self.task['low']} to {self.task['high']}, such as: guess "
-                        f"{self.task['low']}")
+                f"{self.task['low']}")
             return self.refusal(action, 'Nothing happens.', expected), 0., False, dict(invalid=True)
         guess, secret = int(word), self.task['secret']
         if guess == secret: return 'Right.', 1., True, dict(success=True)
@@ -59,11 +59,11 @@ class GuessNumber(TextEnv):
     def guide(self)->str:
         "The rules, for somebody who has never played."
         rules = ('Find a hidden number. Higher than 5 means that it is above 5, Lower than 5 that it is below. '
-                 f'Guess in the middle of what is left; you have {self.horizon} guesses.')
+            f'Guess in the middle of what is left; you have {self.horizon} guesses.')
         return guide_text(rules, self.grammar, f'guess {(self.low + self.high)//2}')
     def facts(self):
         return dict(legal=[f'guess {number}' for number in range(self.task['low'], self.task['high'] + 1)],
-                    state=(self.task['low'], self.task['high'], self.task['secret'], self.least, self.most))
+            state=(self.task['low'], self.task['high'], self.task['secret'], self.least, self.most))
     def check_task(self, task:dict)->dict:
         "Refuse a task that is no game."
         if not all(isinstance(task.get(part), int) for part in ('low', 'high', 'secret')):
@@ -75,7 +75,7 @@ class GuessNumber(TextEnv):
     )->list:  # n different tasks, for `reset(seed, task=task)`
         "Different tasks of one split, the same list every time."
         every = [dict(low=low, high=high, secret=secret)
-                 for low, high in ranges(self.low, self.high, check_split(split)) for secret in range(low, high + 1)]
+            for low, high in ranges(self.low, self.high, check_split(split)) for secret in range(low, high + 1)]
         return sampled(every, split, n, seed)
     def expert(self, noise:float=0., generator:Random=None  # share of guesses drawn from the told range; seeded
     )->str:  # an action
@@ -85,4 +85,4 @@ class GuessNumber(TextEnv):
     def vocabulary(self)->list:
         "Every word and mark the game can say or understand, for a word-level tokenizer."
         return ('Guess a number from to . Higher Lower than Right Nothing happens guess'.split()
-                + [str(number) for number in range(self.low, self.high + 1)])
+            + [str(number) for number in range(self.low, self.high + 1)])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 from .protocol import (Drawn, Env, EnvError, Step, check_seed, check_split, check_turn, check_whole,
-                                   guide_text, is_finite, noisy, split_of)
+    guide_text, is_finite, noisy, split_of)
 from .tools import tool
 
 first_names = tuple('Bora Mina Kano Sela Tivo Ruda Nefi Odal Pira Vako Luma Geno Zafi Yaro Hesu Dilo'.split())
@@ -99,7 +99,7 @@ def full_text(pages:list)->sqlite3.Connection:  # of (title, text) -> a database
     try: index.execute('CREATE VIRTUAL TABLE pages USING fts5(title, text)')
     except sqlite3.OperationalError as error:
         raise EnvError(f'hopsearch: the SQLite of this Python has no full-text search ({error}); install one that is '
-                       f'built with FTS5') from error
+            f'built with FTS5') from error
     index.executemany('INSERT INTO pages(rowid, title, text) VALUES (?, ?, ?)',
                       [(row, *page) for row, page in enumerate(pages)])
     return index
@@ -128,11 +128,11 @@ def check_question(task,  # what the caller gave as a task
     check_whole(0, world=world)
     if (len(path), task['people']) != (hops, people):
         raise ValueError(f"the question has {len(path)} hops among {task['people']} people, this HopSearch {hops} "
-                         f"among {people}; make HopSearch(hops={len(path)}, distractors=people - hops - 1)")
+            f"among {people}; make HopSearch(hops={len(path)}, distractors=people - hops - 1)")
     place = world_of(check_split(task['split']), world, people)
     if task['start'] not in place.people:
         raise ValueError(f"start {task['start']!r} does not live in world {world} of split {task['split']!r}; there is "
-                         f"{place.people[0]}")
+            f"{place.people[0]}")
     facts, answer = place.chain(task['start'], path)
     if len({name for _, name in facts} | {answer}) <= hops:
         raise ValueError(f'the path {path} from {task["start"]} meets somebody twice; take another')
@@ -191,12 +191,12 @@ def check_options(hops, distractors, results, horizon, milestone, seats):
     most = min(len(names_of(split)) for split in ('train', 'demo', 'test')) - hops - 2
     if type(distractors) is not int or not 10 <= distractors <= most:
         raise ValueError(f'distractors must be a whole number from 10 (with fewer, the answer can be guessed) to '
-                         f'{most} (there are no more names), got {distractors!r}')
+            f'{most} (there are no more names), got {distractors!r}')
     if results not in range(1, 5): raise ValueError(f'results must be from 1 to 4, got {results!r}')
     if (not isinstance(seats, (tuple, list)) or len(seats) not in (1, 2) or len(set(map(str, seats))) < len(seats)
         or not all(isinstance(seat, str) for seat in seats)):
         raise ValueError(f"seats must be one name, or two different ones, the planner first: ('planner', 'searcher'); "
-                         f"got {seats!r}")
+            f"got {seats!r}")
     least = hops + (1 if len(seats) == 1 else 3)
     if horizon is not None: check_whole(least, horizon=horizon)  # the shortest way to an answer
     if not is_finite(milestone): raise ValueError(f'milestone must be a finite number, got {milestone!r}')
@@ -205,10 +205,10 @@ class HopSearch(Drawn, Env):
     "Answer a multi-hop question about a made-up world with a search engine; reward 1 for the right name, else 0."
     name = 'hopsearch'
     tools = [tool('search', 'Read the page that says who is what to whom.',
-                  relation=', '.join(relations[:-1]) + ' or ' + relations[-1], name='a full name'),
-             tool('answer', 'Give the answer, which ends the task.', name='the full name that is asked for')]
+             relation=', '.join(relations[:-1]) + ' or ' + relations[-1], name='a full name'),
+        tool('answer', 'Give the answer, which ends the task.', name='the full name that is asked for')]
     team_tools = [tools[0], tool('report', 'Tell the planner what was found.', words='a full name'),
-                  tools[1], tool('ask', 'Ask the searcher.', words='a relation and a full name')]
+        tools[1], tool('ask', 'Ask the searcher.', words='a relation and a full name')]
     game = None  # nothing to step before the first reset
     @property
     def grammar(self)->str: return self.lines(self.roles[0] if self.game is None else self.game.role)
@@ -217,20 +217,20 @@ class HopSearch(Drawn, Env):
         learn, finish = verbs[role]
         more = dict(player='to read a page', searcher='to read a page', planner='to have somebody look it up')[role]
         done = ('once you have read the name that was asked for' if finish == 'report'
-                else 'once you know the name that is asked for')
+            else 'once you know the name that is asked for')
         return f'Write one line in every turn and nothing else: {learn} RELATION NAME {more}, or {finish} NAME {done}.'
     @property
     def guide(self):
         "The rules, for somebody who has never played; for a team, those of each seat."
         world = (f'Every page says one fact about made-up people, such as: The {relations[0]} of Bora Tel is Mina Lam. '
-                 f'The relations are {", ".join(relations)}.')
+            f'The relations are {", ".join(relations)}.')
         task = dict(player=f'Answer a question with a search engine, in {self.horizon} turns. Begin with the person '
-                    f'that the question names.',
-                    planner=f'You and a searcher answer a question, in {self.horizon} turns of both. You read the '
-                    f'question, the searcher the pages.',
-                    searcher='You look up what a planner asks you, and report the name.')
+            f'that the question names.',
+            planner=f'You and a searcher answer a question, in {self.horizon} turns of both. You read the '
+            f'question, the searcher the pages.',
+            searcher='You look up what a planner asks you, and report the name.')
         texts = [guide_text(f'{task[role]} {world}', self.lines(role), f'{verbs[role][0]} {relations[0]} Bora Tel')
-                 for role in self.roles]
+            for role in self.roles]
         return dict(zip(self.seats, texts)) if self.team else texts[0]
     def __init__(self, hops:int=2,  # facts on the way to the answer: 1, 2 or 3
         distractors:int=21,         # people in the world who have nothing to do with the question, at least 10
@@ -250,9 +250,9 @@ class HopSearch(Drawn, Env):
         generator = Random(check_seed(seed))
         task = self.draw(generator, self.split) if task is None else check_question(task, self.hops, self.people)
         self.game = Game(world_of(task['split'], task['world'], task['people']), task['start'], tuple(task['path']),
-                         self.roles[0])
+            self.roles[0])
         return Step(self.seats[0], self.game.question,
-                    info=dict(invalid=False, success=False, truncated=False, reached=()) | self.facts())
+            info=dict(invalid=False, success=False, truncated=False, reached=()) | self.facts())
     def step(self, action):
         check_turn(self, self.game is None or self.game.over, action)
         role, (verb, words) = self.game.role, parse(action)
@@ -277,7 +277,7 @@ class HopSearch(Drawn, Env):
         self.game = replace(game, found=tuple(sorted({*game.found, *new})), shown=(*game.shown, *facts[:1]))
         reached = tuple(hop for hop, fact in enumerate(game.world.chain(game.start, game.path)[0], 1) if fact in new)
         return (' '.join(map(game.world.sentence, facts)) or 'Nothing found.', self.milestone*len(reached),
-                dict(reached=reached, cost=1.))
+            dict(reached=reached, cost=1.))
     def answer(self, words):
         "The end: right or wrong."
         right = words == self.game.world.chain(self.game.start, self.game.path)[1]
@@ -296,18 +296,18 @@ class HopSearch(Drawn, Env):
         chain, answer = self.game.world.chain(self.game.start, self.game.path)
         hops = tuple(hop for hop, fact in enumerate(chain, 1) if fact in self.game.found)
         return dict(legal=self.legal(), state=self.state(), answer=answer, hops=hops, milestone=len(hops)/len(chain),
-                    refused=self.game.refused)
+            refused=self.game.refused)
     def state(self)->tuple:
         "The question and what the one who moves can know: facts found; for a planner, what it was told."
         game = self.game
         task = (*game.world.key, game.start, *game.path)
         return dict(player=(task, game.found), planner=(task, 'planner', game.told),
-                    searcher=(task, 'searcher', game.heard, game.found))[game.role]
+            searcher=(task, 'searcher', game.heard, game.found))[game.role]
     def legal(self)->list:
         "What can be said with the names read so far; other texts may work too."
         names, (learn, finish) = self.game.known(), verbs[self.game.role]
         return ([f'{learn} {relation} {name}' for name in names for relation in relations]
-                + [f'{finish} {name}' for name in names] + ['report nothing']*(finish == 'report'))
+            + [f'{finish} {name}' for name in names] + ['report nothing']*(finish == 'report'))
     def draw(self, generator:Random, split:str)->dict: return draw_question(generator, split, self.hops, self.people)
     def best(self)->str:
         "Ask for the first fact that is missing, then answer; for any seat, from what that seat has read."
@@ -316,7 +316,7 @@ class HopSearch(Drawn, Env):
         known = {fact: game.world.links[fact] for fact in game.found}
         if game.role == 'planner':
             known = {tuple(asked.split(' ', 1)): full_name.search(told)[0] for asked, told in game.told
-                     if full_name.search(told)}
+                if full_name.search(told)}
         fact, name = missing(start, path, known)
         return f"{learn} {' '.join(fact)}" if fact else f'{finish} {name}'
     def demonstrator(
@@ -334,7 +334,7 @@ class HopSearch(Drawn, Env):
     def vocabulary(self)->list:
         "Every word and mark that is said or understood here, for a word-level tokenizer; for two seats the same."
         said = ('Who is the of ? The . Nothing found happens Right Wrong Asked Told : search answer ask '
-                'report nothing'.split())
+            'report nothing'.split())
         return said + [*relations, *first_names, *last_names]
     def render(self)->str:
         "The way to the answer, for us: retrieved hops are drawn through."

@@ -68,7 +68,7 @@ def answer(env:Env,  # the environment of this worker
         try: return written('result', value)
         except Exception as error:
             raise EnvError(f'{env.name}: the result of {method} cannot be sent ({said(error)}); return '
-                           f'plain values') from error
+                f'plain values') from error
     except BaseException as error: return failure(error)  # also SystemExit: a fault of the environment is an answer
 
 def said(error:BaseException)->str:
@@ -102,8 +102,8 @@ def as_data(value  # None, truth values, numbers, texts, bytes, lists, tuples, s
 def type_name(value)->str: return next(kind.__name__ for kind in (tuple, set, frozenset) if isinstance(value, kind))
 
 made_of = dict(tuple=lambda x: tuple(map(from_data, x)), set=lambda x: set(map(from_data, x)),
-               frozenset=lambda x: frozenset(map(from_data, x)), bytes=base64.b64decode,
-               dict=lambda x: {from_data(key): from_data(y) for key, y in x}, step=lambda x: Step(*map(from_data, x)))
+    frozenset=lambda x: frozenset(map(from_data, x)), bytes=base64.b64decode,
+    dict=lambda x: {from_data(key): from_data(y) for key, y in x}, step=lambda x: Step(*map(from_data, x)))
 
 def from_data(data):
     "What `as_data` was given; a number of numpy as a number."
@@ -154,11 +154,11 @@ class Worker:
         log:str=None):  # file to which the environment's prints are appended; None: our error stream
         theirs, self.lifeline = os.pipe()
         code = (f'import sys; sys.path[:] = {[str(path) for path in sys.path]}; from agentlab.env.isolation import '
-                f'serve; serve({theirs})')
+            f'serve; serve({theirs})')
         errors = open(log, 'ab') if log else None
         self.process = subprocess.Popen([sys.executable, '-c', code], bufsize=0, pass_fds=(theirs,),
-                                        start_new_session=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+            start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         os.close(theirs)
         if errors: errors.close()
         self.requests, self.replies, self.owner = self.process.stdin.fileno(), self.process.stdout.fileno(), os.getpid()
@@ -168,7 +168,7 @@ class Worker:
         try: self.waiting, request = method, pickle.dumps((method, arguments))
         except Exception as error:
             raise TypeError(f'{method}: its arguments go to another process, so pickle must be able to write them: '
-                            f'{in_words(error)}') from error
+                f'{in_words(error)}') from error
         payload, self.payload = self.payload, None
         if payload: send(self.requests, payload, self.posted + self.limit)
         self.posted = time.monotonic()
@@ -248,7 +248,7 @@ class Isolated(Env):
             late, limit = (method, self.limit) if self.worker.ready else ('starting', self.start_limit)
             self.drop()
             raise EnvTimeout(f'{self.name}: {late} took longer than {limit:g} s and was stopped; raise the limit or '
-                             f'mend the environment') from None
+                f'mend the environment') from None
         except Exception as error:
             self.drop()  # nothing that it may still say can be trusted
             raise EnvError(f'{self.name}: what {method} gave cannot be read here ({error}); give plain data') from error
@@ -261,7 +261,7 @@ class Isolated(Env):
         if not self.worker.ready: self.drop()  # it could not even load the environment
         fault, text, trace = content
         error = (NotImplementedError(text) if fault == 'NotImplementedError'
-                 else EnvError(text if fault == 'EnvError' else f'{self.name}: {method} raised {fault}: {text}'))
+            else EnvError(text if fault == 'EnvError' else f'{self.name}: {method} raised {fault}: {text}'))
         error.add_note(trace)
         raise error
     def call(self, method:str, *arguments):
@@ -293,6 +293,6 @@ def together(envs:list, method:str,  # environments, isolated or not; 'reset', '
         try: return function(*values)
         except Exception as error: return error
     posted = [attempt(env.post, method, *values) if isinstance(env, Isolated) else None
-              for env, values in zip(envs, arguments, strict=True)]
+        for env, values in zip(envs, arguments, strict=True)]
     return [failed or attempt(*((env.collect,) if isinstance(env, Isolated) else (getattr(env, method), *values)))
-            for env, values, failed in zip(envs, arguments, posted)]
+        for env, values, failed in zip(envs, arguments, posted)]

@@ -58,7 +58,7 @@ def shortest(layout:dict  # size, start, key, chest, closed
     "The fewest turns in which a layout can be won."
     size, closed = layout['size'], tuple(layout['closed'])
     return (distances(size, closed, layout['key'])[layout['start']]
-            + distances(size, closed, layout['chest'])[layout['key']] + 2)
+        + distances(size, closed, layout['chest'])[layout['key']] + 2)
 
 def check_size(size)->int:  # what the caller gave -> the same
     "Refuse a size for which there are no house or no room names."
@@ -76,7 +76,7 @@ def check_layout(layout:dict)->dict:  # what the caller gave as a task -> the sa
     for room in rooms:
         if room not in room_names(size):
             raise ValueError(f'layout names room {room!r}, but a house of size {size} has {room_names(size)[0]} to '
-                             f'{room_names(size)[-1]}')
+                f'{room_names(size)[-1]}')
     if len(set(rooms)) < 3: raise ValueError(f'start, key and chest must be three different rooms; got {rooms}')
     for door in doors:
         if door not in all_doors(size):
@@ -92,11 +92,11 @@ def draw_layout(generator:Random, size:int, closed:int,  # rooms along one side;
     for _ in range(10_000):
         start, key, chest = generator.sample(room_names(size), 3)
         layout = dict(size=size, start=start, key=key, chest=chest,
-                      closed=sorted(generator.sample(all_doors(size), closed)))
+            closed=sorted(generator.sample(all_doors(size), closed)))
         whole = len(distances(size, tuple(layout['closed']), start)) == size*size
         if whole and shortest(layout) <= horizon and split_of(layout) == split: return layout
     raise ValueError(f'no house of size {size} with {closed} doors shut in split {split!r} can be won in {horizon} '
-                     f'turns; raise horizon or shut fewer doors')
+        f'turns; raise horizon or shut fewer doors')
 
 def all_layouts(size:int=3, closed:int=2, horizon:int=12):  # as in `draw_layout` -> an iterator of layouts
     "Every layout that can be drawn, of all splits, each once."
@@ -123,12 +123,12 @@ def picture(layout:dict,  # the house
     "The house as a small drawing."
     size, names, shut = layout['size'], room_names(layout['size']), layout['closed']
     marks = {name: '@'*(name == (room or layout['start'])) + 'k'*(name == layout['key'] and not has_key)
-             + 'C'*(name == layout['chest']) for name in names}
+        + 'C'*(name == layout['chest']) for name in names}
     lines = ['    ' + '   '.join(ascii_lowercase[:size])]
     for row in range(size):
         here, above = names[row*size:(row + 1)*size], names[(row - 1)*size:row*size] if row else [None]*size
         lines.append('  +' + ''.join(('   ' if up and door_between(up, name) not in shut else '---') + '+'
-                                     for up, name in zip(above, here)))
+            for up, name in zip(above, here)))
         walls = ['|' if door_between(name, other) in shut else ' ' for name, other in zip(here, here[1:])] + ['|']
         lines.append(f'{row + 1:>2}|' + ''.join(f'{marks[name]:^3}{wall}' for name, wall in zip(here, walls)))
     return '\n'.join(lines + ['  +' + '---+'*size])
@@ -141,7 +141,7 @@ class KeyDoor(Drawn, TextEnv):
     "Find the key, then open the chest, in a house of `size` x `size` rooms; reward 1 at the end, else 0."
     name = 'keydoor'
     grammar = ('Write one action in every turn and nothing else: go north, go south, go east, go west, take key or '
-               'open chest.')
+        'open chest.')
     def __init__(self, size:int=3,  # rooms along one side, 2 to 26
         horizon:int=12,             # most turns; layouts that cannot be won in so many are not drawn
         closed:int=1,               # doors shut; the house stays connected
@@ -149,21 +149,21 @@ class KeyDoor(Drawn, TextEnv):
         most = (check_size(size) - 1)**2
         if closed not in range(most + 1):
             raise ValueError(f'closed must be from 0 to {most} in a house of size {size}, got {closed!r}: with more '
-                             f'doors shut it falls apart')
+                f'doors shut it falls apart')
         check_whole(4, horizon=horizon)  # go, take, go, open
         self.size, self.horizon, self.closed, self.split = size, horizon, closed, check_split(split)
     def start(self, seed, task=None):
         self.layout = self.draw(self.random, self.split) if task is None else check_layout(task)
         if self.layout['size'] != self.size:
             raise ValueError(f"the task is a house of size {self.layout['size']}, this KeyDoor has size {self.size}; "
-                             f"make KeyDoor(size={self.layout['size']})")
+                f"make KeyDoor(size={self.layout['size']})")
         self.room, self.has_key, self.came = self.layout['start'], False, None
         return self.look()
     def turn(self, action):
         action = tidy(action)
         if action not in self.legal():
             return (f"{self.refusal(action, 'Nothing happens.', f'You can: {listed(self.legal())}.')} {self.look()}",
-                    0., False, dict(invalid=True))
+                0., False, dict(invalid=True))
         if action == 'open chest': return 'The chest opens.', 1., True, dict(success=True)
         if action == 'take key': self.has_key, self.came = True, None
         else: self.room, self.came = self.doors()[action.removeprefix('go ')], self.room
@@ -174,9 +174,9 @@ class KeyDoor(Drawn, TextEnv):
         "The rules, for somebody who has never played."
         rooms = room_names(self.size)
         return guide_text(f'You are in a house of {len(rooms)} rooms, {rooms[0]} to {rooms[-1]}: letters run from west '
-                          f'to east, numbers from north to south. '
-                          f'Walk through open doors to the room of the key, take it, walk to the room of the chest and '
-                          f'open it, in at most {self.horizon} turns.', self.grammar, 'go east')
+            f'to east, numbers from north to south. '
+            f'Walk through open doors to the room of the key, take it, walk to the room of the chest and '
+            f'open it, in at most {self.horizon} turns.', self.grammar, 'go east')
     def doors(self)->dict:
         "Direction -> room behind it, for the open doors of this room."
         return exits(self.size, tuple(self.layout['closed']))[self.room]

@@ -18,7 +18,7 @@ class Kitchen(TextEnv):
     "Serve soups beside a scripted human, who hints at half of the orders; at the end, the share that was served."
     name, grammar = 'kitchen', 'Write make SOUP, serve or wait, and nothing else.'
     guide = guide_text('You and a human make soups at one pot and serve them in time. A human may hint at a soup: '
-                       'red is tomato, white onion, green leek.', grammar, 'make leek')
+        'red is tomato, white onion, green leek.', grammar, 'make leek')
     def __init__(self, orders:int=4, patience:int=80, split:str='train'):  # of a game; ticks until an order has gone
         if min(orders, patience) < 1: raise ValueError(f'orders={orders}, patience={patience}: give numbers from 1')
         self.orders, self.patience, self.split = orders, patience, check_split(split)
@@ -76,7 +76,7 @@ class Kitchen(TextEnv):
         self.put(0, *self.cooks[0][:2], '', 0)  # a new hint interrupts
         done, share = not self.open and all(o[0] <= self.now for o in self.line), self.served/len(self.line)
         return (self.refusal(action, self.view()) if bad else self.view(), share*done, done,
-                dict(invalid=bad, success=done and share == 1))
+            dict(invalid=bad, success=done and share == 1))
     def facts(self): return dict(legal=self.possible(), state=(self.now, self.cooks, self.open))
     def expert(self, noise=0., generator=None):
         if noisy(noise, generator, 'expert'): return generator.choice(self.possible())

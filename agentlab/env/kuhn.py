@@ -46,8 +46,8 @@ class Kuhn(CardGame):
     name, seats = 'kuhn', ('first', 'second')
     grammar = 'Write pass or bet, and nothing else.'
     guide = guide_text('Kuhn poker. Each of two players has one card of J, Q, K and has paid 1; the higher card wins. '
-                       'You read your seat, your card and what was done. '
-                       'A bet is one more; pass after a bet gives up, bet after a bet calls it.', grammar, 'bet')
+        'You read your seat, your card and what was done. '
+        'A bet is one more; pass after a bet gives up, bet after a bet calls it.', grammar, 'bet')
     def __init__(self, alpha:float=1/3,  # the expert's rate of bluffing with the jack in the first seat, 0 to 1/3
         forfeit:float=None):  # what a seat is paid for an illegal text; None: -2
         super().__init__(forfeit)
@@ -59,7 +59,7 @@ class Kuhn(CardGame):
         dealt = task.get('cards') if isinstance(task, dict) else None
         if not isinstance(dealt, (list, tuple)) or len(dealt) != 2 or len(set(map(str, dealt)) & set(cards)) != 2:
             raise ValueError(f"a task of Kuhn is dict(cards=[of first, of second]), two different ones of "
-                             f"{', '.join(cards)}; got {task!r}")
+                f"{', '.join(cards)}; got {task!r}")
         return tuple(dealt)
     def deals(self)->list:
         "All six deals; they are equally likely."

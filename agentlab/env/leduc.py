@@ -17,9 +17,9 @@ class Leduc(CardGame):
     name, seats, raises = 'leduc', ('first', 'second'), (2, 4)
     grammar = 'Write call, raise or fold, and nothing else.'
     guide = guide_text('Leduc poker. Six cards: J, Q, K, each twice. Each of two players has one and has paid 1; after '
-                       'a first round a public card is shown. You read your seat, your card and what was done. A pair '
-                       'with the public card wins, else the higher card. A raise is 2 in the first round and 4 in the '
-                       'second, at most two a round; fold only after a raise.', grammar, 'call')
+        'a first round a public card is shown. You read your seat, your card and what was done. A pair '
+        'with the public card wins, else the higher card. A raise is 2 in the first round and 4 in the '
+        'second, at most two a round; fold only after a raise.', grammar, 'call')
     def __init__(self, forfeit:float=None,  # what a seat is paid for an illegal text; None: the most it can still lose
         iterations:int=500):  # of CFR, for the expert; computed when it is first asked
         super().__init__(forfeit)
@@ -35,20 +35,20 @@ class Leduc(CardGame):
         if (not isinstance(dealt, (list, tuple)) or len(dealt) != 3 or not set(map(str, dealt)) <= set(ranks)
             or len(set(map(str, dealt))) < 2):
             raise ValueError(f"a task of Leduc is dict(cards=[of first, of second, public]), ranks {', '.join(ranks)}, "
-                             f"none three times; got {task!r}")
+                f"none three times; got {task!r}")
         return tuple(dealt)
     def deals(self)->list:
         "All 120 deals of six cards; they are equally likely."
         return [dict(cards=[card[0] for card in three])
-                for three in itertools.permutations([rank + suit for rank in ranks for suit in 'ab'], 3)]
+            for three in itertools.permutations([rank + suit for rank in ranks for suit in 'ab'], 3)]
     def key(self, seat):
         return self.own(seat), *self.rounds[0], *((self.public, *self.rounds[1]) if len(self.rounds) == 2 else ())
     def view(self, seat):
         if self.over:
             return (f'{seat} : fold' if self.finished == 'fold'
-                    else f"{seat} : showdown {' '.join(self.cards)} , {self.public}")
+                else f"{seat} : showdown {' '.join(self.cards)} , {self.public}")
         parts = [self.own(seat), ' '.join(self.rounds[0])] + ([self.public, ' '.join(self.rounds[1])]
-                                                              if len(self.rounds) == 2 else [])
+            if len(self.rounds) == 2 else [])
         return f'{seat} : ' + ' , '.join(part for part in parts if part)
     @property
     def finished(self)->str:
@@ -66,7 +66,7 @@ class Leduc(CardGame):
     def play(self, move):
         more = dict(fold=0, call=self.behind()).get(move, self.behind() + self.raises[len(self.rounds) - 1])
         self.rounds, self.in_pot = ((*self.rounds[:-1], (*self.rounds[-1], move)),
-                                    self.in_pot | {self.mover: self.in_pot[self.mover] + more})
+            self.in_pot | {self.mover: self.in_pot[self.mover] + more})
         if self.finished: return self.settle()
         if self.closed(): self.rounds, self.mover = (*self.rounds, ()), self.seats[0]
         else: self.pass_turn()
@@ -79,7 +79,7 @@ class Leduc(CardGame):
         return {seat: stake if mine == max(strength) else -stake for seat, mine in zip(self.seats, strength)}
     def stakes(self, seat):
         left = ((2 - self.rounds[-1].count('raise'))*self.raises[len(self.rounds) - 1]
-                + (2*self.raises[1] if len(self.rounds) == 1 else 0))
+            + (2*self.raises[1] if len(self.rounds) == 1 else 0))
         most = float(max(self.in_pot.values()) + left)
         return -most, most
     def advice(self): return solution(self.iterations)[canonical((self.mover, *self.key(self.mover)))]

@@ -51,19 +51,19 @@ class MatrixGame(SeatedGame):
     @property
     def grammar(self)->str:
         return (f'Write {", ".join(self.actions[:-1])} or {self.actions[-1]}, and nothing else.'
-                if len(self.actions) > 1 else f'Write {self.actions[0]}.')
+            if len(self.actions) > 1 else f'Write {self.actions[0]}.')
     @property
     def guide(self)->dict:
         "The rules for each seat, with what it is paid; tables of more than four actions are not told."
         games = 'one round' if self.rounds == 1 else f'{self.rounds} rounds'
         rules = (f'Two players choose at the same time, in {games}. You read your seat, the rounds left, and what both '
-                 f'did last.')
+            f'did last.')
         return {seat: guide_text(f'{rules}{self.told(seat)}', self.grammar, self.actions[0]) for seat in self.seats}
     def told(self, seat:str)->str:
         "What a seat is paid, in words."
         if len(self.actions) > 4: return ''
         pays = {(a, b): self.cell(*((a, b) if seat == self.seats[0] else (b, a)))[seat] for a in self.actions
-                for b in self.actions}
+            for b in self.actions}
         return ' You are paid: ' + ', '.join(f'{a} against {b} {pay:g}' for (a, b), pay in pays.items()) + '.'
     def deal(self, task, generator):
         if task is not None: raise ValueError(f'task={task!r}: nothing is drawn in a matrix game; leave task out')
@@ -100,7 +100,7 @@ class MatrixGame(SeatedGame):
         if self.strong: return {self.strong(self, None): 1}
         joint = {pair: sum(self.payoffs[pair[0]][pair[1]]) for pair in pure_equilibria(self.payoffs)}
         return ({self.actions[max(joint, key=joint.get)[self.own(self.mover)]]: 1} if joint
-                else dict.fromkeys(self.actions, 1))
+            else dict.fromkeys(self.actions, 1))
     def words(self): return [':', ',', 'left', 'you', 'other', *self.actions, *map(str, range(self.rounds + 1))]
 
 def tit_for_tat(game:MatrixGame, generator=None)->str:

@@ -66,7 +66,7 @@ class Line:
             self.close()
             raise EnvError(f'the MCP server {self.name} is gone ({self.cause(error)})') from error
         text = '\n'.join(getattr(block, 'text', None) or f'[{getattr(block, "type", "part")} left out]'
-                         for block in found.content)[:100_000]
+            for block in found.content)[:100_000]
         if not _field(found, 'is_error', 'isError'): return text
         raise ToolError(re.sub(r'\s*For further information visit \S+', '', text))
     def tools(self, seconds:float)->list:
@@ -100,7 +100,7 @@ class Served:
         self.fresh, self.owner = callable(source) and not made, None
         self.shared = not self.fresh and not reset
         self.name = (source if isinstance(source, str) else getattr(source, 'name', 'of a function')
-                     if made or self.fresh else ' '.join(map(str, source)))[:80]
+            if made or self.fresh else ' '.join(map(str, source)))[:80]
     def __getstate__(self):  # a connection cannot travel
         return {k: v for k, v in vars(self).items() if k not in ('loop', 'idle', 'home')} | dict(owner=None)
     def opened(self)->tuple:
@@ -174,9 +174,9 @@ def _tool(one, place:Served, seconds:float, cost:float)->Tool:
     asked, notes = _field(one, 'input_schema', 'inputSchema') or {}, _field(one, 'annotations')
     if not re.fullmatch(r'[\w.-]{1,64}', one.name) or len(json.dumps(asked)) > 20_000:
         raise ValueError(f'the tool {readable(one.name, 60)!r} of the MCP server {place.name} has a name or a schema '
-                         f'that no prompt can hold; leave it out of allow=')
+            f'that no prompt can hold; leave it out of allow=')
     schema = dict(name=one.name, description=readable(' '.join((one.description or one.name).split()), 400),
-                  parameters=dict(type='object', properties={}, required=[]) | asked)
+        parameters=dict(type='object', properties={}, required=[]) | asked)
     pure = bool(_field(notes, 'read_only_hint', 'readOnlyHint')) if notes else False
     run = lambda given, line: line.call(one.name, given, seconds)
     return Tool(schema, run, cost, seconds, pure, place)

@@ -24,7 +24,7 @@ class ReasoningGym(Borrowed):
     def told_here(self)->str:
         said = printed((type(self.data).__doc__ or '').strip().partition('\n\n')[0], 200).rstrip('.')
         return guide_text(f'You are asked one question of the data set {self.name}. {said}.'.replace('. .', '.'),
-                          self.grammar, printed(str(self.data[0]['answer']), 60))
+            self.grammar, printed(str(self.data[0]['answer']), 60))
     def draw(self, generator, split:str)->int:
         "The number of a question of this split."
         for _ in range(10_000):
@@ -35,7 +35,7 @@ class ReasoningGym(Borrowed):
         "Different questions of a split, the same list every time."
         generator = Random(f'tasks {check_split(split)}')
         return [dict(item=item) for item in distinct(lambda: self.draw(generator, split), n, f'questions of {split!r}',
-                                                     lambda item: self.data[item]['question'])]
+            lambda item: self.data[item]['question'])]
     def start(self, seed, task=None):
         self.entry = self.data[self.draw(self.random, self.split) if task is None else task['item']]
         return self.entry['question'].strip()
@@ -73,7 +73,7 @@ class Reply:
     def note(self, message, heard:bool=False, sampled:bool=False):
         nodes = self.trace.nodes
         nodes.append(self.env.vf.MessageNode(parent=len(nodes) - 1 if nodes else None, message=message,
-                                             sampled=sampled))
+            sampled=sampled))
         if heard: self.env.heard.append(message.content)
     async def turn(self, message:str=None):
         "What comes back when somebody has acted."
@@ -119,7 +119,7 @@ class Verifiers(Borrowed):
         await self.world.setup(agents)
         await self.world.run(self.task, agents)
         await self.world.finalize(self.task, self.vf.Episode(env=self.vf.EnvInfo(id=self.name), task=self.about(),
-                                                             traces=self.traces))
+            traces=self.traces))
     def listen(self)->str:
         "What is said until somebody has to act, or all is over. In a thread, as a notebook has a loop of its own."
         from asyncio import FIRST_COMPLETED, wait
@@ -152,7 +152,7 @@ def seat_of(vf, world, tasks)->str:
     shared = type(world.taskset).toolsets(world.taskset.config) or type(tasks[0]).toolsets(tasks[0].config)
     if len(seats) != 1 or tasks[0].NEEDS_CONTAINER or shared:
         raise ValueError(f'one agent ({", ".join(seats)}) without tools or a container can be played here; run it '
-                         f'with verifiers and open its traces')
+            f'with verifiers and open its traces')
     return seats[0]
 
 def from_verifiers(name:str,  # of an installed taskset, or a module on the path
@@ -166,13 +166,13 @@ def from_verifiers(name:str,  # of an installed taskset, or a module on the path
     vf = needed('verifiers.v1', 'verifiers')
     world = vf.load_environment(vf.resolve_env_config(dict(taskset=dict(id=name, **options))))
     return Verifiers(vf, world, list(world.taskset.take(limit)), name, split, success or (lambda paid: paid > 1 - 1e-6),
-                     answer, horizon, guide)
+        answer, horizon, guide)
 
 class ALFWorld(TextWorld):
     "A house of ALFWorld."
     name = 'alfworld'
     grammar = ('Write one command in every turn and nothing else: look, inventory, examine, go to, open, close, '
-               'take ... from ..., move ... to ..., use, heat, cool, clean or slice ... with ...')
+        'take ... from ..., move ... to ..., use, heat, cool, clean or slice ... with ...')
     about, example = 'You are in a house and have {} turns. The first text tells what you see and your task.', 'look'
     def __init__(self, games, unseen, start, horizon, guide):
         super().__init__(lambda seed: games[seed % len(games)], start, horizon, guide)
@@ -206,6 +206,6 @@ def from_alfworld(
     place = next((one for one in named if any(one.rglob('game.tw-pddl'))), None)
     if place is None:
         raise ValueError(f'folder={folder!r}: no game.tw-pddl in it or below {home}. The games of ALFWorld are a '
-                         f'download of their own: run alfworld-download, or give a folder that holds some')
+            f'download of their own: run alfworld-download, or give a folder that holds some')
     games, unseen = (sorted(map(str, one.rglob('game.tw-pddl'))) for one in (place, place.parent/'valid_unseen'))
     return ALFWorld(games, unseen, start or house, horizon, guide)

@@ -49,7 +49,7 @@ def check_goods(task:dict)->dict:  # what the caller gave as a task -> the same
         raise ValueError(f'counts={task["counts"]!r}: give three numbers from 1 to 3')
     if len(values) != 2 or not all(own in value_vectors(counts) for own in values):
         raise ValueError(f'values={task["values"]!r}: give each seat three whole numbers from 0 with which '
-                         f'{task["counts"]} are worth {total}')
+            f'{task["counts"]} are worth {total}')
     return task
 
 class Negotiation(SeatedGame):
@@ -62,14 +62,14 @@ class Negotiation(SeatedGame):
         check_whole(2, limit=limit)  # an offer and an answer
         self.limit, self.split = limit, check_split(split)
     grammar = ('Write offer and three numbers, how many of each kind you keep, or accept the last offer, and '
-               'nothing else.')
+        'nothing else.')
     @property
     def guide(self)->str:
         "The rules, for somebody who has never played."
         return guide_text('Divide things of three kinds with another player. You read how many there are of each kind, '
-                          'what one of each is worth to you, and what you get if you accept the last offer. The other '
-                          'player values them differently. You are paid what your share is worth; without a deal in '
-                          f'{self.limit} turns nobody is paid.', self.grammar, 'offer 1 0 1')
+            'what one of each is worth to you, and what you get if you accept the last offer. The other '
+            'player values them differently. You are paid what your share is worth; without a deal in '
+            f'{self.limit} turns nobody is paid.', self.grammar, 'offer 1 0 1')
     def deal(self, task, generator):
         task = draw_task(draw_goods, generator, self.split) if task is None else check_goods(task)
         self.counts, self.offers = tuple(task['counts']), ()  # offers: what each turn's seat wanted to keep
@@ -80,7 +80,7 @@ class Negotiation(SeatedGame):
     def view(self, seat):
         listed = lambda numbers: ' '.join(map(str, numbers))
         text = (f'{seat} : things {listed(self.counts)} , worth {listed(self.values[seat])} , turn '
-                f'{min(len(self.offers) + 1, self.limit)} of {self.limit}')
+            f'{min(len(self.offers) + 1, self.limit)} of {self.limit}')
         return f'{text} , you get {listed(self.due())}' if self.offers else text
     def key(self, seat): return self.counts, self.values[seat], self.offers
     def moves(self):
@@ -89,7 +89,7 @@ class Negotiation(SeatedGame):
         if move == 'accept':
             due, (other,) = self.due(), [seat for seat in self.seats if seat != self.mover]
             return {self.mover: worth(due, self.values[self.mover])/total,
-                    other: worth(self.offers[-1], self.values[other])/total}
+                other: worth(self.offers[-1], self.values[other])/total}
         self.offers = (*self.offers, tuple(map(int, move.split()[1:])))
         if len(self.offers) == self.limit: return dict.fromkeys(self.seats, 0)
         self.pass_turn()
@@ -113,7 +113,7 @@ class Negotiation(SeatedGame):
         return different_tasks(draw_goods, split, n, seed)
     def words(self):
         return [':', ',', *'things worth turn of you get offer accept'.split(),
-                *map(str, range(max(total, self.limit) + 1))]
+            *map(str, range(max(total, self.limit) + 1))]
 
 def deals(task:dict  # counts and both values
 )->dict:             # what the first seat gets -> (worth to first, worth to second), of 1

@@ -48,8 +48,8 @@ class Nim(SeatedGame):
         "The rules, for somebody who has never played."
         end = 'loses' if self.misere else 'wins'
         return guide_text('Nim. You read your seat, then the heaps: a 3 b 4 means three stones in heap a and four in '
-                          'heap b. In turn, take one or more stones '
-                          f'from one heap; who takes the last stone of all {end}.', self.grammar, 'a 1')
+            'heap b. In turn, take one or more stones '
+            f'from one heap; who takes the last stone of all {end}.', self.grammar, 'a 1')
     def draw(self, generator:Random)->dict:
         "Heaps in rising order: the same stones in another order are the same game."
         return dict(heaps=sorted(generator.randint(1, self.most) for _ in range(self.piles)))

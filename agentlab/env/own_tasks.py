@@ -67,7 +67,7 @@ def reward_of(found, where:str)->tuple:  # what a reward returned; whose, for th
     won = given.pop('success', is_finite(paid) and paid >= 1)
     if not isinstance(feedback, str) or not all(map(is_finite, (paid, won, *given.values()))):
         raise EnvError(f'{where} returned {shown(found)}. Return a finite number, True or False, or '
-                       f'dict(reward=number, success=bool, feedback=text, and numbers of your own)')
+            f'dict(reward=number, success=bool, feedback=text, and numbers of your own)')
     return float(paid), dict(success=bool(won), feedback=feedback, columns={k: float(v) for k, v in given.items()})
 
 class OwnTasks(TextEnv):
@@ -82,7 +82,7 @@ class OwnTasks(TextEnv):
         self.split, self.horizon, self._reward = check_split(split), horizon or (8 if tools else 1), reward
         # the calls are a Toolbox's; what an answer is worth is said here
         self.box = Toolbox([*tools, final_answer()], lambda generator, split: {}, lambda said, task: 0.,
-                           output=10_000) if tools else None
+            output=10_000) if tools else None
         if tools: self.tools = self.box.tools
         self.reward = f"{reward.__module__}:{getattr(reward, '__qualname__', reward)}"
         self.file = Path(tasks).name if isinstance(tasks, (str, Path)) else 'tasks'
@@ -118,7 +118,7 @@ class OwnTasks(TextEnv):
     def start(self, seed, task=None):
         if task is None and not self.pool(self.split):
             raise ValueError(f'{self.file}: no task of the split {self.split}'
-                             + ' has an "answer" or a "demonstration" to show'*(self.split == 'demo') + '. Add some')
+                + ' has an "answer" or a "demonstration" to show'*(self.split == 'demo') + '. Add some')
         drawn = self.random.choice(self.pool(self.split)) if task is None else check_task(task, 'task')
         self.task, self._said, self._asked = dict(id='given') | drawn, (), None
         read = drawn['prompt'] if self.box is None else self.box.start(seed, drawn | dict(question=drawn['prompt']))

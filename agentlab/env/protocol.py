@@ -42,7 +42,7 @@ def canonical(value  # strings, numbers, booleans, None, and tuples, lists or st
     if isinstance(value, (tuple, list)): return '[' + ','.join(map(canonical, value)) + ']'
     if value is None or isinstance(value, (str, bool, int, float)): return json.dumps(value)
     raise TypeError(f'canonical: got a {type(value).__name__}; use strings, numbers, booleans, tuples, lists or '
-                    f'dicts of these')
+        f'dicts of these')
 
 class Env:
     "A world for one or more seats: write `reset` and `step`. Draw from the seed alone, never from a global generator."
@@ -181,7 +181,7 @@ def unanswered(action:str,  # what was written: anything
     return f'"{said[:40]}{"..." if len(said) > 40 else ""}" does nothing here. {expected}'.rstrip()
 
 no_guide = ('no guide: a model that reads is told nothing of the rules. Give `guide` a text: rules, how to write, '
-            'an example')
+    'an example')
 
 splits = ('train', 'demo', 'test')
 
@@ -256,11 +256,11 @@ def environment(name:str)->Callable:  # for `load_env`, the command line and swe
     "Register a class under a name. TypeError where it lacks one of `EXTRAS`, ValueError where the name is taken."
     def register(kind:type)->type:
         offers = dict(split='split' in inspect.signature(kind).parameters, tasks=callable(getattr(kind, 'tasks', None)),
-                      vocabulary=callable(getattr(kind, 'vocabulary', None)))
+            vocabulary=callable(getattr(kind, 'vocabulary', None)))
         lacks = [f'`{extra}`: {EXTRAS[extra]}' for extra, found in offers.items() if not found]
         if lacks:
             raise TypeError(f'environment {name!r}: {kind.__name__} lacks {"; ".join(lacks)}. Without a name it needs '
-                            f"none of them: load_env('package.module:{kind.__name__}')")
+                f"none of them: load_env('package.module:{kind.__name__}')")
         other = registered.setdefault(name, kind)  # a page that is open in a notebook tells its class once more
         if other.__qualname__ != kind.__qualname__:
             raise ValueError(f'environment {name!r}: {other.__module__}.{other.__qualname__} has this name')
@@ -271,7 +271,7 @@ def pages_with_names(package:str)->list[str]:  # its name; it is being imported 
     "Modules of a package that name an environment. Their text is searched: others are not imported for it."
     files = (path for place in sys.modules[package].__path__ for path in sorted(Path(place).glob('*.py')))
     return [f'{package}.{path.stem}' for path in files
-            if re.search(r'^@environment\(', path.read_text(encoding='utf-8'), re.M)]
+        if re.search(r'^@environment\(', path.read_text(encoding='utf-8'), re.M)]
 
 def check_seat_order(step:Step, seats:tuple,  # what the environment returned; `env.seats`
     previous:str=None  # the seat that moved last: the next one follows it in `seats`, round and round; None: any order
@@ -327,7 +327,7 @@ def check_step(step:Step, env:Env,  # what `env` returned
     try: canonical(state)
     except TypeError as error: raise EnvError(f"state: {state!r} will not do ({error}); {rules['state']}") from None
     return (step.seat, step.observation, sorted(step.reward.items()), step.done, canonical(state),
-            step.info.get('invalid'), step.info.get('success'))
+        step.info.get('invalid'), step.info.get('success'))
 
 def choose(step:Step, actions:tuple, generator:Random)->str:
     "An action to try: nonsense one time in five, else a legal one or one of the caller's."
@@ -346,7 +346,7 @@ def watch(env:Env, step:Step,  # the environment and the step it last returned
         try: step = env.step(action)
         except Exception as error:
             raise EnvError(f'any_text: step({action!r}) raised {type(error).__name__}: {error}; '
-                           f'{rules["any_text"]}') from error
+                f'{rules["any_text"]}') from error
         transcript.append(check_step(step, env, seat if in_turn else None))
     return transcript, step
 

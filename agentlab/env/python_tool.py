@@ -18,12 +18,12 @@ places = dict(second=1, third=2, fourth=3)  # word -> index in a sorted list
 def list_forms()->dict:  # name -> (what is asked, code)
     "Sums over some of the numbers of a list, or over what is made of them."
     made = dict(numbers=('', 'x'), squares=('the squares of ', 'x * x'),
-                remainders=('the squares modulo m of ', 'x * x % m'))
+        remainders=('the squares modulo m of ', 'x * x % m'))
     some = dict(all=('all numbers in a', ''), odd=('the odd numbers in a', ' if x % 2'),
-                even=('the even numbers in a', ' if x % 2 < 1'),
-                large=('the numbers above k in a', ' if x > k'), small=('the numbers below k in a', ' if x < k'))
+        even=('the even numbers in a', ' if x % 2 < 1'),
+        large=('the numbers above k in a', ' if x > k'), small=('the numbers below k in a', ' if x < k'))
     return {f'{what} {which}': (f'the sum of {made[what][0]}{some[which][0]}', f'sum ( {made[what][1]} for x in '
-                                f'a{some[which][1]} )') for what in made for which in some}
+        f'a{some[which][1]} )') for what in made for which in some}
 
 forms = list_forms() | {  # name -> (what is asked, code)
     'products': ('the sum of the products of a and b', 'sum ( x * y for x , y in zip ( a , b ) )'),
@@ -47,9 +47,9 @@ def draw_problem(generator:Random, split:str, level:int  # 'train', 'demo' or 't
     while True:
         form = generator.choice(levels[level])
         ranges = dict(k=(top//4, top*3//4), m=(101, 997), n=(1000, 9999), p=(3, 9) if 'multiples' in forms[form][0]
-                      else (12, 97), q=(11, 97))
+            else (12, 97), q=(11, 97))
         values = {name: [generator.randint(11, top) for _ in range(count)] if name in 'ab'
-                  else generator.randint(*ranges[name]) for name in names_in(form)}
+            else generator.randint(*ranges[name]) for name in names_in(form)}
         task = dict(form=form, values=values)
         if split_of(['python', form, values]) == split and solve(task): return task
 
@@ -110,14 +110,14 @@ def well_formed(action:str  # the whole text of a turn
     found = answers(action)
     fences = len(re.findall('` ?` ?`', action))
     return dict(malformed=int(bool(fences % 2 or '' in found or opening.match(action) and not parse(action)[0])),
-                answers=sum(map(bool, found)))
+        answers=sum(map(bool, found)))
 
 class PythonTool(Drawn, TextEnv):
     "Compute with Python, then answer; reward 1 for the right number, else 0."
     name = 'python_tool'
     tools = [tool('python', 'Run an expression in Python; the values of the problem are defined.',
-                  code='the expression, such as sum(a)'),
-             tool('answer', 'Give the answer, which ends the task.', number='the number')]
+             code='the expression, such as sum(a)'),
+        tool('answer', 'Give the answer, which ends the task.', number='the number')]
     max_tokens = 24  # a call of the tiny model, digit by digit; `agentlab train` gives so many
     grammar = 'Write python and one expression, or answer and the number, and nothing else.'
     def __init__(self,
@@ -139,14 +139,14 @@ class PythonTool(Drawn, TextEnv):
         self.task = self.draw(self.random, self.split) if task is None else check_problem(task)
         self.truth, self.calls, self.shown = str(solve(self.task)), (), False
         given = ' '.join(f"{name} = {', '.join(map(str, value)) if name in 'ab' else value}."
-                         for name, value in self.task['values'].items())
+            for name, value in self.task['values'].items())
         return self.write(f"{given} What is {forms[self.task['form']][0]}?")
     @property
     def guide(self)->str:
         "The rules, for somebody who has never done it."
         rules = (f'Answer a question about numbers in at most {self.horizon} turns. Let Python compute: the names in '
-                 'the question are variables, so do not copy their values. What it prints is shown to you; then '
-                 'answer it.')
+            'the question are variables, so do not copy their values. What it prints is shown to you; then '
+            'answer it.')
         return guide_text(rules, self.grammar, 'python sum(x * x for x in a)')
     def write(self, text:str)->str:
         "A text as the agent reads and says it."
@@ -165,11 +165,11 @@ class PythonTool(Drawn, TextEnv):
         new = result.ok and not self.shown and result.text.split('\n')[-1] == self.truth
         self.calls, self.shown = (*self.calls, (code, result.ok, self.write(text))), self.shown or new
         return (self.write(text), self.milestone*new, False,
-                dict(cost=1., columns=columns | dict(tool=1, tool_error=int(not result.ok))))
+            dict(cost=1., columns=columns | dict(tool=1, tool_error=int(not result.ok))))
     def facts(self):
         values = tuple(tuple(value) if name in 'ab' else value for name, value in self.task['values'].items())
         return dict(legal=self.legal(), state=(self.task['form'], values, self.calls[-1][2] if self.calls else ''),
-                    answer=self.write(self.truth), milestone=float(self.shown))
+            answer=self.write(self.truth), milestone=float(self.shown))
     def result(self)->str:
         "The number that the tool showed last, as it was written; '' if the last call gave none."
         shown = re.fullmatch(r'= (-?[0-9][0-9 ]*)', self.calls[-1][2]) if self.calls else None
@@ -178,12 +178,12 @@ class PythonTool(Drawn, TextEnv):
     def render(self)->str:
         "The calls so far and what they gave, for us."
         return '\n'.join([f"{forms[self.task['form']][0]} (it is {self.truth})"]
-                         + [f'>>> {code}\n{text}' for code, _, text in self.calls])
+            + [f'>>> {code}\n{text}' for code, _, text in self.calls])
     def legal(self)->list:
         "Some of what can be said: the right code, a slip of each kind, the number that was shown."
         code = forms[self.task['form']][1]
         return ([f'python {code}'] + [some[0] for some in slips(code).values() if some]
-                + [f'answer {self.result()}']*bool(self.result()))
+            + [f'answer {self.result()}']*bool(self.result()))
     def best(self)->str:
         "Run the right code, then answer."
         return f'answer {self.write(self.truth)}' if self.shown else f"python {forms[self.task['form']][1]}"
@@ -202,14 +202,14 @@ class PythonTool(Drawn, TextEnv):
     def vocabulary(self)->list:
         "Every word and mark that is said or read here with the slips of `slips`, for a word-level tokenizer."
         said = ("What is . , = ? Right Wrong No output Nothing was run python answer ' ` : z - NameError SyntaxError "
-                "TypeError ValueError argument empty name not defined unexpected EOF while parsing Simple statements "
-                "must be separated by newlines or semicolons Expected found a statement else object iterable callable "
-                "expression int list")
+            "TypeError ValueError argument empty name not defined unexpected EOF while parsing Simple statements "
+            "must be separated by newlines or semicolons Expected found a statement else object iterable callable "
+            "expression int list")
         written = [part for form in forms.values() for part in form]
         return list(dict.fromkeys(' '.join([said, '0 1 2 3 4 5 6 7 8 9', *written, *swaps.values()]).split()))
 
 swaps = {'*': '+', '<': '>', '>': '<', '%': '*', 'sum': 'max', 'x': 'y', 'a': 'b', 'b': 'a', 'p': 'q', 'q': 'p',
-         'm': 'n', 'n': 'm', 'zip': 'map', 'range': 'sum', '1': '2', '2': '3', '3': '4'}
+    'm': 'n', 'n': 'm', 'zip': 'map', 'range': 'sum', '1': '2', '2': '3', '3': '4'}
 # word of a form's name -> (what is right, what is written)
 habits = dict(even=('if x % 2 < 1', 'if x % 2'), small=('x < k', 'x > k'), remainders=(' % m', ''))
 
@@ -228,6 +228,6 @@ def slips(code:str  # right code, words and marks separated by spaces
     wrong = [call(*words[:i], swaps[word], *words[i + 1:]) for i, word in enumerate(words) if word in swaps]
     if 'if' in words: wrong.append(call(*words[:words.index('if')], ')'))  # the condition forgotten
     return dict(word=wrong, bracket=[call(*words[:i], *words[i + 1:]) for i, word in enumerate(words)
-                                     if word in ('(', ')')],
-                name=[call(*words[:i], 'z', *words[i + 1:]) for i, word in enumerate(words) if word in ('x', 'a', 'p')],
-                void=[code, 'python', ' '.join(words[:3])])
+                             if word in ('(', ')')],
+        name=[call(*words[:i], 'z', *words[i + 1:]) for i, word in enumerate(words) if word in ('x', 'a', 'p')],
+        void=[code, 'python', ' '.join(words[:3])])

@@ -34,7 +34,7 @@ def random_game(env,  # an environment; it is played
         if step.done or len(game.actions) >= turns: break
         if not legal and not callable(getattr(env, 'expert', None)):
             raise EnvError(f'{env.name} does not list what is legal, so it cannot be played at random: give it '
-                           f'info["legal"], or expert(noise, generator) and vocabulary()')
+                f'info["legal"], or expert(noise, generator) and vocabulary()')
         game.actions.append(generator.choice(legal) if legal else env.expert(0., generator))
         step = env.step(game.actions[-1])
     won = step.info.get('success')
@@ -74,7 +74,7 @@ class RandomWins(Wrapper):
         self.wins = sorted(won, key=lambda game: (-game.outcome, len(game.actions)))[:games]
         if not won:
             raise ValueError(f'{env.name}: none of {self.tried} random games succeeded, so there is nothing to show. '
-                             f'Give it expert(noise, generator) -> action, or train without demonstrations')
+                f'Give it expert(noise, generator) -> action, or train without demonstrations')
     @property
     def name(self): return self.env.name
     def reset(self, seed, task=None):

@@ -78,11 +78,11 @@ def influence(games:list, probe:Probe)->dict:  # episodes of all seats, as `play
     followed = [[bool(probe.follows(text)) for text in some] for some in after]
     by_turn = [[some[k] for some in followed if k < len(some)] for k in range(max(map(len, followed)))]
     return dict(share=sum(map(sum, followed))/sum(map(len, followed)), by_turn=[sum(x)/len(x) for x in by_turn],
-                reached=list(map(len, by_turn)))
+        reached=list(map(len, by_turn)))
 
 def probed(played:Callable,  # environment -> episodes
     make:Callable,             # (probe, defence) -> environment: where the text stands, and where the defence
     probes:list[Probe], defences:dict[str, Callable])->list[dict]:  # name -> environment -> environment
     "A row for every probe and defence: risk, place, defence, and `influence`."
     return [dict(risk=probe.risk, place=probe.place.__name__, defence=name)
-            | influence(played(make(probe, defence)), probe) for probe in probes for name, defence in defences.items()]
+        | influence(played(make(probe, defence)), probe) for probe in probes for name, defence in defences.items()]

@@ -29,8 +29,8 @@ class Routing(Drawn, TextEnv):
     name, horizon, max_tokens = 'routing', 5, 8  # four questions and the answer
     grammar = 'Write ask MODEL: SUBJECT NUMBER, or answer and one word, and nothing else.'
     guide = guide_text('Find an answer by asking models. A cheap one costs 1, a medium one 3, a dear one 9; the '
-                       'dearer, the more often right about what it knows; none knows much else.', grammar,
-                       'ask ada: rivers 7')
+        'dearer, the more often right about what it knows; none knows much else.', grammar,
+        'ask ada: rivers 7')
     def __init__(self, models:int=3, split:str='train'):  # of a task; in 'test' one of them is a newcomer
         check_whole(2, len(pool) - len(newcomers), models=models)
         self.models, self.split = models, check_split(split)
@@ -40,7 +40,7 @@ class Routing(Drawn, TextEnv):
             some = generator.sample([name for name in pool if name not in newcomers], self.models)
             if split == 'test': some[generator.randrange(self.models)] = generator.choice(newcomers)
             task = dict(subject=generator.choice(subjects), number=generator.randint(1, 9), models=some,
-                        world=generator.randrange(10**6))
+                world=generator.randrange(10**6))
             self.begin(task)
             if self.right in self.says.values() and split_of(['routing', task]) == split: return task
     def begin(self, task:dict):  # the answer, and what every model would say, are drawn from the number of the world
@@ -54,7 +54,7 @@ class Routing(Drawn, TextEnv):
         try: self.begin(self.draw(self.random, self.split) if task is None else task)
         except (KeyError, TypeError):
             raise ValueError(f'a task is dict(subject=, number=, models=[...], world=) with models of {", ".join(pool)}'
-                             f', as of tasks(); got {task!r:.200}') from None
+                f', as of tasks(); got {task!r:.200}') from None
         lines = [f'{name}: {", ".join(pool[name])}.' for name in self.says]
         return ' '.join([*lines, f"Question: {self.task['number']} of {self.task['subject']}."])
     def turn(self, action):
@@ -113,7 +113,7 @@ def choice_of(task)->dict:
         (question, code, _, solve, _), parts = kinds[task['kind']], list(task['parts'])
         if len(parts) == question.count('{}') and all(part in (*legs, *looks) or 0 < part < 10**6 for part in parts):
             return dict(kind=task['kind'], parts=parts, question=question.format(*parts), answer=str(solve(parts)),
-                        calls=[f'code {code.format(*parts)}'])
+                calls=[f'code {code.format(*parts)}'])
     except (KeyError, TypeError): pass
     raise ValueError(f'a task is dict(kind=, parts=), a kind of {", ".join(kinds)}, as of tasks(); got {task!r:.200}')
 
@@ -126,8 +126,8 @@ class Choices(Toolbox):
         sandbox, self.modes, self.spaced = MontySandbox(1., 32, output=100), bool(modes), bool(spaced)
         box = [python_code(sandbox=sandbox, name='code', description='Compute.'), final_answer(description='The end.')]
         super().__init__(box, draw_choice, horizon=horizon*(1 + self.modes), split=split, example='mode code'
-                         if modes else 'code 17 * 23', rules='Answer; let code compute what is hard; calls cost.'
-                         + ' First write mode think to answer, mode code to code.'*self.modes)
+            if modes else 'code 17 * 23', rules='Answer; let code compute what is hard; calls cost.'
+            + ' First write mode think to answer, mode code to code.'*self.modes)
     def written(self, text): return spelled(text) if self.spaced else text
     def start(self, seed, task=None):
         self.mode = 'plan'
@@ -159,7 +159,7 @@ class Choices(Toolbox):
         return self.act(code, str(generator.randint(22, 891)) if hard and new and not code else self.task['answer'])
     def vocabulary(self):
         said = ("Right Wrong . No tool was called output answer code mode NameError name ' not defined : is Choose Now "
-                'max ( ) , * 0 1 2 3 4 5 6 7 8 9')
+            'max ( ) , * 0 1 2 3 4 5 6 7 8 9')
         texts = ' '.join([said, *legs, *looks, *modes, *(one[0] for one in kinds.values())])
         return list(dict.fromkeys(re.findall(r"\w+|[^\w\s{}]", texts)))
 

@@ -170,11 +170,11 @@ def _enforced(where: str, text: str, person, critic)->Callable:
         with _named(where, found[2]): arguments = json.loads(found[2])
         return partial(instead, other=' '.join([found[1], *map(str, arguments.values())]))
     given = ENFORCED | dict(user_inspection=person and partial(asked, person=person),
-                            llm_self_reflect=critic and partial(reflect, critic=critic))
+        llm_self_reflect=critic and partial(reflect, critic=critic))
     names = text.split()
     if len(names) > 1:
         raise ValueError(f'{where}: {len(names)} enforcements ({", ".join(names)}), of which only one can hold. Write '
-                         f'a rule for each')
+            f'a rule for each')
     if names[0] not in given: raise ValueError(f'{where}: enforcement {names[0]!r} is unknown. Known: '
                                                f'{", ".join(given)}, invoke_action(TOOL, {{"argument": value}})')
     if not given[names[0]]: raise ValueError(f'{where}: {names[0]} needs somebody: give read_rules(person=...) for '

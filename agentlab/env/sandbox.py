@@ -27,7 +27,7 @@ def readable(text:str,  # anything
 )->str:                 # characters that can be seen, spaces and line ends; a note where it was cut
     "Text from a stranger, safe to show: what cannot be seen is escaped, what is too long is cut."
     seen = ''.join(c if c.isprintable() or c == '\n' else c.encode('unicode_escape', 'surrogatepass').decode('ascii')
-                   for c in text[:limit + 1])
+        for c in text[:limit + 1])
     return seen if len(seen) <= limit else f'{seen[:limit]} ... (cut after {limit} characters)'
 
 class Refused(RuntimeError):
@@ -127,20 +127,20 @@ class MontySandbox:
             if self.owner == os.getpid(): return self.pool
             if begun and begun[0] != os.getpid():
                 raise Refused('this process was forked from one in which Monty already ran, and its threads did not '
-                              'come along; start processes with "spawn", or fork first')
+                    'come along; start processes with "spawn", or fork first')
             pool = Monty(request_timeout=self.seconds + 2*self.grace, feed_duration_limit_grace=self.grace,
-                         turn_duration_limit_grace=self.grace, max_checkouts_per_worker=1000)
+                turn_duration_limit_grace=self.grace, max_checkouts_per_worker=1000)
             try: pool.__enter__()
             except Exception as error:
                 raise Refused(f'the workers of Monty do not start ({error}); install them: pip install '
-                              f'"agentlab-rl[python]"') from error
+                    f'"agentlab-rl[python]"') from error
             begun[:], self.pool, self.owner = [os.getpid()], pool, os.getpid()
             weakref.finalize(self, end_workers, pool, self.owner, os.getpid)
             return pool
     def session(self, pool):
         "A fresh interpreter with our limits."
         limits = dict(max_feed_duration_secs=self.seconds, max_memory=self.megabytes << 20,
-                      max_recursion_depth=self.depth, max_suspensions=100)
+            max_recursion_depth=self.depth, max_suspensions=100)
         same = dict(datetime=datetime(2000, 1, 1), timezone='utc', sleep='zero', random_start=dict(seed=0))
         return pool.checkout(limits=limits, os_policy=same, assert_message_annotations=False)
     def __call__(self, code:str,  # any text
@@ -160,7 +160,7 @@ class MontySandbox:
         # also a panic of the Rust code, which is no Exception
         except BaseException as fault: error = as_error(fault, self.seconds, self.megabytes)
         return Result(not error, readable(''.join(parts), self.output).rstrip('\n'),
-                      readable(' '.join(error[:4*self.output].split()), self.output))
+            readable(' '.join(error[:4*self.output].split()), self.output))
 
 def end_workers(pool, owner:int, getpid):
     "Close a pool in the process that opened it; `getpid` is handed over, as modules may be empty at the end."
@@ -185,7 +185,7 @@ def call_filter(machine:str  # 'x86_64' or 'aarch64', as `platform.machine()` sa
     refuse, kill, allow = 0x00050001, 0x80000000, 0x7FFF0000  # EPERM; end the process; go on
     checks = [(equal, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]
     program = [(load, 0, 0, 4), (equal, 1, 0, audit), (give, 0, 0, kill), (load, 0, 0, 0), *checks,
-               (give, 0, 0, refuse), (give, 0, 0, allow)]
+        (give, 0, 0, refuse), (give, 0, 0, allow)]
     return b''.join(struct.pack('=HBBI', *line) for line in program)
 
 runner = """
@@ -217,16 +217,16 @@ def needed(python:str,  # an interpreter
     *programs)->list:  # paths of programs that run beside it -> options of bwrap
     "All an interpreter reads: its program, the standard library without what was installed, their shared libraries."
     ask = lambda *command: subprocess.run(command, capture_output=True, text=True, timeout=60, check=True,
-                                          stdin=subprocess.DEVNULL).stdout
+        stdin=subprocess.DEVNULL).stdout
     try:
         folders, modules = json.loads(ask(python, '-I', '-S', '-B', '-c', where))
         found = re.findall(r'(?:=>|^)\s*(/\S+)(?= \(0x)', ask('ldd', python, *programs, *modules), re.MULTILINE)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise Refused(f'{python} and ldd do not say which libraries it needs ({str(error)[:300]}), so nothing was run; '
-                      f'MontySandbox works here') from error
+            f'MontySandbox works here') from error
     files = [python, *programs, *sorted(set(found)), '/etc/ld.so.cache']
     hidden = [path for folder in folders for name in ('site-packages', 'dist-packages')
-              if os.path.isdir(path := f'{folder}/{name}')]
+        if os.path.isdir(path := f'{folder}/{name}')]
     binds = [part for path in folders + files if os.path.exists(path) for part in ('--ro-bind', path, path)]
     return binds + [part for path in hidden for part in ('--tmpfs', path, '--remount-ro', path)]
 
@@ -239,30 +239,30 @@ class Bubblewrap:
         bwrap:str='bwrap', prlimit:str='prlimit'):  # the programs, by name or path
         check_limits(seconds, megabytes, depth, output)
         self.seconds, self.megabytes, self.depth, self.output, self.machine = (seconds, megabytes, depth, output,
-                                                                               platform.machine())
+            platform.machine())
         if sys.platform != 'linux' or self.machine not in machines:
             raise Refused(f'bubblewrap runs on Linux ({" or ".join(machines)}), this is {sys.platform} '
-                          f'({self.machine}); nothing was run. MontySandbox works here')
+                f'({self.machine}); nothing was run. MontySandbox works here')
         self.python = os.path.realpath(python or sys.executable)
         found = {name: shutil.which(name) for name in (bwrap, prlimit)}
         lacking = [name for name, path in found.items() if not path]
         if lacking:
             raise Refused(f"there is no {' and no '.join(lacking)} on the PATH, so nothing was run; apt-get install "
-                          f"bubblewrap util-linux, or use MontySandbox")
+                f"bubblewrap util-linux, or use MontySandbox")
         self.bwrap, self.prlimit = found[bwrap], found[prlimit]
         self.files = needed(self.python, self.prlimit)
         trial = self('40 + 2')
         if trial != Result(True, '42'):
             raise Refused(f'bwrap does not work here ({trial.error or trial.text}), so nothing was run; allow user '
-                          f'namespaces, or use MontySandbox')
+                f'namespaces, or use MontySandbox')
     def command(self, descriptor:int)->list:  # of the file with the system-call filter -> the command line
         "What is run: bwrap makes the walls, prlimit the limits, Python the rest."
         walls = ['--unshare-all', '--die-with-parent', '--new-session', '--clearenv', '--cap-drop', 'ALL', '--uid',
-                 '65534', '--gid', '65534', '--hostname', 'sandbox']
+            '65534', '--gid', '65534', '--hostname', 'sandbox']
         limits = [f'--as={self.megabytes << 20}', f'--cpu={int(self.seconds) + 1}', '--fsize=0', '--nofile=32',
-                  '--core=0', f'--stack={8 << 20}']
+            '--core=0', f'--stack={8 << 20}']
         return [self.bwrap, *walls, *self.files, '--remount-ro', '/', '--chdir', '/', '--seccomp', str(descriptor),
-                '--', self.prlimit, *limits, '--', self.python, '-I', '-S', '-B', '-c', runner]
+            '--', self.prlimit, *limits, '--', self.python, '-I', '-S', '-B', '-c', runner]
     def __call__(self, code:str,  # any text
         names:dict=None)->Result:  # name -> plain value, which the program finds defined
         "Run a program. Whatever it does is a `Result`; only a bad argument raises."
@@ -273,14 +273,14 @@ class Bubblewrap:
              rules.write(call_filter(self.machine)))
             request.seek(0), rules.seek(0)
             process = subprocess.Popen(self.command(rules.fileno()), stdin=request, stdout=subprocess.PIPE,
-                                       stderr=subprocess.PIPE, pass_fds=(rules.fileno(),), start_new_session=True,
-                                       env={}, cwd='/')
+                stderr=subprocess.PIPE, pass_fds=(rules.fileno(),), start_new_session=True,
+                env={}, cwd='/')
             try: text, error, late = listen(process, self.seconds, 4*self.output + 4)
             finally: end(process)
         if late: error = f'TimeoutError: it took longer than {self.seconds:g} s'
         elif process.returncode:
             error = (error.strip().splitlines()[-1] if error.strip()
-                     else f'RuntimeError: the interpreter stopped ({process.returncode})')
+                else f'RuntimeError: the interpreter stopped ({process.returncode})')
         else: error = ''
         return Result(not error, readable(text, self.output).rstrip('\n'), readable(error, self.output))
 
@@ -296,7 +296,7 @@ def listen(process, seconds:float,  # with pipes for its output and its errors; 
                 if not data: watched.unregister(key.fileobj)
                 # of errors the end counts
                 kept[key.fileobj] = ((kept[key.fileobj] + data)[:most] if key.fileobj is process.stdout
-                                     else (kept[key.fileobj] + data)[-most:])
+                    else (kept[key.fileobj] + data)[-most:])
         late = bool(watched.get_map())
     return *(data.decode('utf-8', 'replace') for data in kept.values()), late
 

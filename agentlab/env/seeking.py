@@ -52,20 +52,20 @@ class Diagnosis(Toolbox):
         book = lambda task: [(name, ' '.join(some)) for name, some in clinic(task['clinic'])[0].items()]
         known = lambda given: {*given['symptoms'].lower().split()} & {*symptoms}
         match = Tool(tool('match', 'Read the diseases of similar cases.', symptoms='symptoms of the patient'),
-                     lambda given, number: ' '.join(similar(number, known(given))), 1.,
-                     place=Place(lambda task: task['clinic']))
+            lambda given, number: ' '.join(similar(number, known(given))), 1.,
+            place=Place(lambda task: task['clinic']))
         super().__init__([match, text_search(book), final_answer()], patient, horizon=horizon, split=split,
-                         rules='Find out which disease a patient has.', example='match fever rash',
-                         words=[*'A patient has Nothing found :'.split(), *symptoms, *last_names])
+            rules='Find out which disease a patient has.', example='match fever rash',
+            words=[*'A patient has Nothing found :'.split(), *symptoms, *last_names])
     def turn(self, action):
         found, truth = super().turn(action), self.task['answer']
         calls = [(x['tool'], ' '.join(x['arguments'].values()).split(), x['text']) for x in self.ledger if x['ok']]
         rounds = [({*said} & {*symptoms}, text.split()) for name, said, text in calls if name == 'match']
         looked, listed = ({x for name, said, _ in calls if name == one for x in said if x in last_names}
-                          for one in ('search', 'answer'))
+            for one in ('search', 'answer'))
         formed = 1 <= len(rounds) <= 3 and bool(listed) and len(calls) == len(self.ledger)
         parts = dict(refer=refer(truth, rounds), answered=covered(truth, ' '.join(listed)),
-                     searched=covered(truth, ' '.join(looked))*(len(looked) <= 10), listed=len(listed))
+            searched=covered(truth, ' '.join(looked))*(len(looked) <= 10), listed=len(listed))
         found[3]['columns'] |= {name: formed*x for name, x in parts.items()}
         return found
 
@@ -85,7 +85,7 @@ def passage(generator: Random, split: str, most: int = 3)->dict:
         if len(gaps) == n and all(world.search(ask) == [fact] for ask, fact in zip(asks, gaps)):
             said = [world.sentence(fact).replace(gaps.get(fact, '_'), '_') for fact in facts]
             return dict(world=[*world.key], question=' '.join(said), answer=' '.join(gaps.values()),
-                        calls=[f'search {ask}' for ask in asks])
+                calls=[f'search {ask}' for ask in asks])
 def filled(reply: str, task: dict)->float:
     "Share of the missing words that are right; 0 for another number of words."
     said, right = reply.split(), task['answer'].split()
@@ -94,11 +94,11 @@ def filled(reply: str, task: dict)->float:
 def ramp(most: int = 3, split: str = 'train')->Toolbox:  # gaps of a passage, 1 to 3; whose passages `reset` draws
     "The world in which gaps of a passage are filled by searching."
     find = Tool(tool('search', 'Read a page.', words='words of it'),
-                lambda given, world: ' '.join(map(world.sentence, world.search(given['words']))), 1.,
-                place=Place(lambda task: world_of(*task['world']), lambda held: held))
+        lambda given, world: ' '.join(map(world.sentence, world.search(given['words']))), 1.,
+        place=Place(lambda task: world_of(*task['world']), lambda held: held))
     return Toolbox([find, final_answer()], lambda generator, split: passage(generator, split, most), filled,
-                   horizon=most + 1, split=split, words=[*HopSearch().vocabulary(), '_'],
-                   rules='Search for what is missing at every _, then say all of it.', example='search mentor Bora Tel')
+        horizon=most + 1, split=split, words=[*HopSearch().vocabulary(), '_'],
+        rules='Search for what is missing at every _, then say all of it.', example='search mentor Bora Tel')
 
 part = re.compile(r'<(think|search|information|answer)>(.*?)</\1>', re.S)
 def formed(text: str)->float:

@@ -31,11 +31,11 @@ def draw_shop(task:dict  # dict(store=)
     generator = Random(f'service {task["store"]}')
     first, second = generator.sample(first_names, 2)
     rows = [dict(number=number, name=name, item=item, colour=generator.choice(colours), city=generator.choice(cities),
-                 state=generator.choice(('waiting', 'delivered')), days=generator.choice(days),
-                 price=generator.choice(prices)) for number, name, item in zip(
-                     generator.sample(numbers, 4), (first, first, second, second), generator.sample(items, 4))]
+        state=generator.choice(('waiting', 'delivered')), days=generator.choice(days),
+        price=generator.choice(prices)) for number, name, item in zip(
+            generator.sample(numbers, 4), (first, first, second, second), generator.sample(items, 4))]
     return dict(orders={row['number']: row for row in rows}, handed=[],
-                stock={item: generator.sample(colours, 3) for item in items})
+        stock={item: generator.sample(colours, 3) for item in items})
 
 def find(given:dict, shop:dict)->str:
     for row in shop['orders'].values():
@@ -61,8 +61,8 @@ def shop_tools()->list:
     "The seven tools, on one place."
     place, looks = Place(draw_shop), dict(find=find, stock=stock)
     return [Tool(tool(name, said, **{p: x if isinstance(x, str) else tuple(x) for p, x in parameters.items()}),
-                 looks.get(name) or partial(act, name), pure=name in looks, place=place)
-            for name, said, parameters in data['tools']]
+             looks.get(name) or partial(act, name), pure=name in looks, place=place)
+        for name, said, parameters in data['tools']]
 
 def scene_of(task:dict  # dict(kind=, store=)
 )->dict:                # name, kind, item, value; other, wrong: what may be said in their place
@@ -79,7 +79,7 @@ def by_rules(kind:str, value:str,  # what is wanted
     "The rules of the shop."
     waits, price = row['state'] == 'waiting', [str(row['price'])]
     allowed = dict(price=True, cancel=waits, move=waits, exchange=not waits and value in colours,
-                   refund=not waits and row['days'] < 30)[kind]
+        refund=not waits and row['days'] < 30)[kind]
     if not allowed: return '', ['sorry']
     if kind == 'refund' and row['price'] >= 80: return 'human', []
     return kind*(kind != 'price'), price*(kind in ('price', 'refund'))
@@ -99,7 +99,7 @@ def request(task)->dict:  # dict(kind=, store=) -> the same with a question, whi
     kind, store = (task.get('kind'), task.get('store')) if isinstance(task, dict) else (None, None)
     if kind not in kinds or type(store) is not int or store < 0:
         raise ValueError(f'a task of Service is dict(kind=, store=) with a kind of {", ".join(kinds)} and the number '
-                         f'of a store; got {task!r:.200}')
+            f'of a store; got {task!r:.200}')
     _, words, call = reference(dict(kind=kind, store=store))
     return dict(kind=kind, store=store, question=kind, answer=' '.join([call, *words]).strip())
 
@@ -125,7 +125,7 @@ class Customer:
         fact, changed = changes.get(scene['kind']), [scene['other']]*('changes mind' in persona)
         # fact -> what is said of it: at the first time, at the second, ..., in the end the truth
         self.ways = dict(name=[scene['name']], item=[scene['wrong']]*('wrong first' in persona)
-                         + changed*(not fact) + [scene['item']])
+            + changed*(not fact) + [scene['item']])
         if fact: self.ways[fact] = changed + [scene['value']]
         self.times = dict.fromkeys(self.ways, 0)  # how often each was said
     def say(self, fact:str)->str:
@@ -175,7 +175,7 @@ def model_user(
     def user(scene, persona, talk):
         lines = [f'{dict(user="customer", agent="clerk")[who]}: {said}' for who, said in talk]
         text = data['user'].format(**scene, talk='\n'.join(lines),
-                                   moods=' '.join(data['moods'][one].format(**scene) for one in persona))
+            moods=' '.join(data['moods'][one].format(**scene) for one in persona))
         return within(lambda: asked.function(dict(text=text), None), seconds)
     return user
 
@@ -192,7 +192,7 @@ class Service(Toolbox):
         if any(not isinstance(one, (tuple, list)) or {*one} - {*traits} for one in personas):
             raise ValueError(f'personas={personas!r}: give tuples of {", ".join(traits)}')
         super().__init__(shop_tools(), partial(draw_request, level=level), horizon=horizon, most=1, output=200,
-                         rules=data['rules'], example='stock lamp', split=split)
+            rules=data['rules'], example='stock lamp', split=split)
         self.level, self.user, self.personas = level, user, tuple(map(tuple, personas))
     @property
     def grammar(self):
@@ -251,7 +251,7 @@ class Service(Toolbox):
         meant = all(heard[fact] == scene[fact] for fact in ('name', 'item')) and scene['value'] in (
             '', heard['colour'], heard['city'])
         return dict(state=self.story, legal=self.legal(), answer=self.task['answer'],
-                    milestone=(meant + bool(self.order(scene['name'], scene['item'])))/2)
+            milestone=(meant + bool(self.order(scene['name'], scene['item'])))/2)
     def legal(self)->list:
         "Questions, ends, and the calls that what was heard and found allows."
         heard = self.heard()
@@ -285,5 +285,5 @@ class Service(Toolbox):
     def vocabulary(self)->list:
         "Every word and mark that is said or read here, for a word-level tokenizer."
         texts = [data['words'], self.plain, *first_names, *items, *colours, *cities, *data['topics'],
-                 *map(str, [*numbers, *days, *prices]), *(' '.join(one[:3]) for one in kinds.values())]
+            *map(str, [*numbers, *days, *prices]), *(' '.join(one[:3]) for one in kinds.values())]
         return list(dict.fromkeys(re.findall(r'\w+|[^\w\s]', re.sub(r'{\w+}', '', ' '.join(texts)))))

@@ -36,10 +36,10 @@ class Signals(SeatedGame):
     def guide(self)->dict:
         "The rules for each seat."
         shared = ('No word has a meaning until the two of you agree on one; keep to what has worked. Both are paid '
-                  'when the object is the right one.')
+            'when the object is the right one.')
         rules = dict(sender='You read an object and say a word for it to a partner, who hears the word only and picks '
-                     'an object.',
-                     receiver='You hear a word from a partner, who has read the name of an object, and pick an object.')
+            'an object.',
+            receiver='You hear a word from a partner, who has read the name of an object, and pick an object.')
         first = dict(sender=self.said[0], receiver=self.objects[0])
         return {seat: guide_text(f'{rules[seat]} {shared}', self.asked(seat), first[seat]) for seat in self.seats}
     def deal(self, task, generator):
@@ -47,7 +47,7 @@ class Signals(SeatedGame):
         if (not isinstance(task, dict) or set(task) != {'objects'} or len(task['objects']) != self.rounds
             or not set(task['objects']) <= set(self.objects)):
             raise ValueError(f'a task here is dict(objects=) with {self.rounds} of {" ".join(self.objects)}, such as '
-                             f'tasks() gives; got {task!r}')
+                f'tasks() gives; got {task!r}')
         self.goals = tuple(task['objects'])
         self.slips = tuple(generator.choice(self.said) if generator.random() < self.noise else None for _ in self.goals)
         self.past, self.heard = (), None  # rounds played: (object, word said, word heard, pick)

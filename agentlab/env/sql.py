@@ -20,10 +20,10 @@ from .python_tool import joined, spelled
 from .toolbox import Data, Place, Toolbox, final_answer, sql_query
 
 tables = dict(customers='customer name city job'.split(), orders='customer product day amount'.split(),
-              products='product item material price weight'.split())
+    products='product item material price weight'.split())
 worth = dict(name=first_names[:6], city='rome oslo lima cairo'.split(), job='bakers pilots nurses'.split(),
-             day='monday tuesday friday sunday'.split(), item='lamps chairs bowls ropes coats'.split(),
-             material='wood glass wool'.split())  # column -> what stands in it
+    day='monday tuesday friday sunday'.split(), item='lamps chairs bowls ropes coats'.split(),
+    material='wood glass wool'.split())  # column -> what stands in it
 filters = dict(city='in', job='by', day='on', item='with', material='of')  # column -> word before a value of it
 whole = dict(highest='max', lowest='min', total='sum')  # word -> function of SQL
 
@@ -53,7 +53,7 @@ def questions(level:int, split:str)->list:
     where = [[], *([column, value] for column in filters for value in worth[column])]
     of = [[], *map(list, product(whole, ('price', 'weight', 'amount')))]
     every = [dict(show=show, of=o, where=w, different=d) for show, o, w, d in product(worth, of, where, (False, True))
-             if show not in w[:1] and (not d if o else w)]
+        if show not in w[:1] and (not d if o else w)]
     return [one for one in every if level_of(one) == level and split_of(['sql', one]) == split]
 
 def as_script(task:dict)->str:
@@ -61,10 +61,10 @@ def as_script(task:dict)->str:
     draw = Random(f'shop {task["store"]}')
     of, number = lambda *columns: [draw.choice(worth[column]) for column in columns], draw.randint
     rows = dict(customers=[(i, *of('name', 'city', 'job')) for i in range(6)],
-                orders=[(number(0, 5), number(0, 5), *of('day'), number(1, 9)) for _ in range(12)],
-                products=[(i, *of('item', 'material'), number(11, 99), number(11, 99)) for i in range(6)])
+        orders=[(number(0, 5), number(0, 5), *of('day'), number(1, 9)) for _ in range(12)],
+        products=[(i, *of('item', 'material'), number(11, 99), number(11, 99)) for i in range(6)])
     return ''.join(f'create table {name} ({", ".join(tables[name])});insert into {name} values '
-                   f'{", ".join(map(str, rows[name]))};' for name in tables)
+        f'{", ".join(map(str, rows[name]))};' for name in tables)
 allowed = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 class Shop(Data):
     "A database in memory that can only be read; a value has at most 10,000 characters and a result 20 columns."
@@ -110,7 +110,7 @@ def check_question(task)->dict:
     raise ValueError(f'{task!r:.200} is no task of SqlWorld; take one of SqlWorld().tasks() as a pattern')
 
 rules = ('Answer a question about a shop by a query. Try queries, then answer with one. List every: a row for each '
-         'that fits. Every different: each once. Prices of a city, a job, a name or a day are those of its orders.')
+    'that fits. Every different: each once. Prices of a city, a job, a name or a day are those of its orders.')
 @environment('sql')
 class SqlWorld(Toolbox):
     "Answer a question by a query over three tables; reward 1 where its result is that of the right query, else 0."
@@ -127,8 +127,8 @@ class SqlWorld(Toolbox):
         tool = sql_query(as_script, rows=12, name='sql', seconds=1., description=f'One query on the tables {told}.')
         place = Place(lambda task: Shop(as_script(task)), Shop.copy, lambda shop: shop.close())
         super().__init__([replace(tool, place=place), final_answer(description='The query whose result counts.')],
-                         partial(draw_question, levels), horizon=horizon, split=split, rules=rules,
-                         example="sql select name from customers where city = 'rome'")
+            partial(draw_question, levels), horizon=horizon, split=split, rules=rules,
+            example="sql select name from customers where city = 'rome'")
         self.levels, self.faithful, self.spaced = levels, bool(faithful), bool(spaced)
     def written(self, text): return spelled(text) if self.spaced else tight(text)
     def start(self, seed, task=None):
@@ -166,7 +166,7 @@ class SqlWorld(Toolbox):
     def vocabulary(self)->list:
         "Every word and mark that is said or read here, for a word-level tokenizer."
         said = ("List every different Give the for each . sql answer select distinct from natural join where = ' group "
-                'by , ( ) | No rows tool was called Right Wrong None such column : near syntax error').split()
+            'by , ( ) | No rows tool was called Right Wrong None such column : near syntax error').split()
         held = [tables, *tables.values(), *worth.values(), '0123456789', whole, whole.values(), filters.values()]
         return list(dict.fromkeys([*said, *(word for some in held for word in some)]))
     def render(self)->str:

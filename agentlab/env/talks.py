@@ -9,8 +9,8 @@ __all__ = ['table', 'symptoms', 'genres', 'judged', 'Doctor', 'fewer', 'shuffled
 import re
 from itertools import combinations
 from random import Random
-from .protocol import (Drawn, TextEnv, check_split, check_whole, data_of, environment, guide_text, noisy,
-                                   split_of, tidy)
+from agentlab.env.protocol import (Drawn, TextEnv, check_split, check_whole, data_of, environment, guide_text, noisy,
+    split_of, tidy)
 
 # disease -> its symptoms; no medical advice
 table = data_of('diseases')
@@ -28,7 +28,7 @@ class Doctor(Drawn, TextEnv):
     name, drawn, max_tokens = 'doctor', 'patients', 6
     grammar = 'Write a question about one symptom, such as cough ?, or diagnosis DISEASE ADVICE, home or clinic.'
     guide = guide_text(f'A patient has one of {", ".join(table)}. Ask about {", ".join(symptoms)}, nothing twice, then '
-                       f'say what it is while turns are left. Fever is for the clinic.', grammar, 'cough ?')
+        f'say what it is while turns are left. Fever is for the clinic.', grammar, 'cough ?')
     def __init__(self, least:int=2, most:int=10,  # turns of an episode, the diagnosis too: drawn with the task
         answer:float=1.,     # points for an answer that says something
         split:str='train'):  # which patients `reset` draws
@@ -47,7 +47,7 @@ class Doctor(Drawn, TextEnv):
         if (not isinstance(task, dict) or {*task} != {'disease', 'told', 'patient', 'budget'}
             or task['told'] not in table.get(task['disease'], ()) or not 0 < task['budget'] <= self.horizon):
             raise ValueError(f'a task of Doctor is dict(disease=, told=, patient=, budget=) with a symptom of the '
-                             f'disease and a budget of at most {self.horizon}; got {task!r:.200}')
+                f'disease and a budget of at most {self.horizon}; got {task!r:.200}')
         self.asked, self.known = (task['told'],), {task['told']: True}  # unsure: what this patient cannot tell
         self.unsure = Random(f'patient {task["patient"]}').sample([x for x in symptoms if x != task['told']], 4)
         return f'I have {task["told"]}. {self.left()}'
@@ -74,7 +74,7 @@ class Doctor(Drawn, TextEnv):
     def facts(self):
         state = [sorted(self.known.items()), sorted(self.asked), self.task['budget'] - self.turns]
         return dict(state=state, legal=self.legal(), milestone=1 - (len(self.possible()) - 1)/len(table),
-                    answer=self.ends(self.task['disease']))
+            answer=self.ends(self.task['disease']))
     def ends(self, disease:str)->str: return f'diagnosis {disease} {"clinic" if "fever" in table[disease] else "home"}'
     def legal(self)->list: return [f'{x} ?' for x in symptoms if x not in self.asked] + [*map(self.ends, table)]
     def asks(self)->str:
@@ -106,7 +106,7 @@ class Reco(Drawn, TextEnv):
     name, drawn, max_tokens = 'reco', 'users', 4
     grammar = f'Write show and one or two different genres of {", ".join(genres)}.'
     guide = guide_text('A user likes three genres and leaves when too much is shown that it does not like; just before '
-                       'it says what it wants fewer of.', grammar, 'show jazz rock')
+        'it says what it wants fewer of.', grammar, 'show jazz rock')
     def __init__(self, horizon:int=12, says=fewer, split:str='train'):  # lists of a session; see `fewer`; whose users
         check_whole(horizon=horizon)
         self.horizon, self.says, self.split = horizon, says, check_split(split)
@@ -131,7 +131,7 @@ class Reco(Drawn, TextEnv):
         self.story = *self.story, ([] if bad else shown, said)
         over, stayed = self.patience < 1 or self.turns == self.horizon, self.turns - (self.patience < 1)
         return (self.refusal(action, said) if bad and not over else said, stayed/self.horizon*over, over,
-                dict(invalid=bad, success=over and self.patience > 0))
+            dict(invalid=bad, success=over and self.patience > 0))
     def facts(self):
         return dict(state=self.story, legal=self.legal(), milestone=self.turns/self.horizon, answer=self.best())
     def legal(self)->list: return [f'show {" ".join(some)}' for n in (1, 2) for some in combinations(genres, n)]

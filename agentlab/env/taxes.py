@@ -102,7 +102,7 @@ class Taxes(Drawn, TextEnv):
     "A planner moves each rate by up to 20 points a period, and is paid what welfare gains, as a part of the first."
     name, deadline, grammar = 'taxes', False, f'Write one of {", ".join(MOVES)} for each bracket.'
     guide = guide_text('Set the marginal tax rates so that welfare is high. Workers answer by working more or less; '
-                       'all that is collected goes back in equal parts.', grammar, 'rise stay fall')
+        'all that is collected goes back in equal parts.', grammar, 'rise stay fall')
     def __init__(self, workers: int = 20, periods: int = 10, starts=BRACKETS, welfare: Callable = fixed,
         split: str = 'train'):  # 'train', 'demo' or 'test'
         check_whole(workers=workers, periods=periods)

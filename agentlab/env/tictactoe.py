@@ -48,8 +48,8 @@ class TicTacToe(SeatedGame):
     name, seats = 'tictactoe', ('x', 'o')
     grammar = 'Write the number of a free cell, and nothing else.'
     guide = guide_text('Tic-tac-toe. The cells of the board are numbered 1 to 9, row by row; you read your mark, then '
-                       'the board: a number is a free cell, '
-                       'x or o is taken. Three of your marks in a row, a column or a diagonal win.', grammar, '5')
+        'the board: a number is a free cell, '
+        'x or o is taken. Three of your marks in a row, a column or a diagonal win.', grammar, '5')
     def __init__(self, forfeit:float=None,  # what a seat is paid for an illegal text; None: -1
         opening:int=0,  # most random moves before the game begins, 0 to 8; how many and which is drawn from the seed
         turned:bool=False,     # True: after every move the board is turned and mirrored into `canonical_board`
@@ -65,7 +65,7 @@ class TicTacToe(SeatedGame):
             begun = all(self.play(generator.choice(self.moves())) is None for _ in range(moves))  # not one that is over
     def view(self, seat):
         return ' '.join([seat, ':', *(str(cell) if mark == '.' else f'{mark}{cell}' if self.numbered else mark
-                                      for cell, mark in enumerate(self.board, 1))])
+            for cell, mark in enumerate(self.board, 1))])
     def key(self, seat): return self.board,
     def moves(self): return [str(cell) for cell, mark in enumerate(self.board, 1) if mark == '.']
     def play(self, move):

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from .hopsearch import best_pages, fts_query, full_text
 from .protocol import (Drawn, EnvError, TextEnv, check_split, check_whole, guide_text, is_finite,
-                                   split_of, splits, tidy)
+    split_of, splits, tidy)
 from .sandbox import MontySandbox, readable
 from .tools import call_of, fault_of, schema_of, shown, tool
 
@@ -47,7 +47,7 @@ class Tool:
     def __post_init__(self):
         if not (is_finite(self.seconds) and 0 < self.seconds <= 3600 and is_finite(self.cost)):
             raise ValueError(f'seconds={self.seconds!r}, cost={self.cost!r}: give a tool a time limit above 0, and at '
-                             f'most 3600, and a cost that is a number')
+                f'most 3600, and a cost that is a number')
 
 def tool_of(function,  # parameters with types and comments; one named `state` is the dictionary of the episode
     name:str='', description:str='',  # what the model calls, and what it does; '': as the function and docstring say
@@ -183,13 +183,13 @@ class Toolbox(Drawn, TextEnv):
         "The turn, from the entries of its calls."
         self.ledger = *self.ledger, *found
         columns = dict(calls=len(found), tool=int(any(x['tool'] not in ('', self.final) for x in found)),
-                       tool_error=float(any(not x['ok'] for x in found)))
+            tool_error=float(any(not x['ok'] for x in found)))
         info = dict(cost=sum(x['cost'] for x in found), columns=columns, invalid=any(x['invalid'] for x in found))
         last = next((x for x in found if x['ok'] and x['tool'] == self.final), None)
         if last: return self.ended(last['text'], info)
         texts = [self.written(x['text'] or 'No output.') for x in found]
         text = texts[0] if len(found) == 1 else '\n'.join(f'[{i}] {x["tool"]}: {text}'
-                                                          for i, (x, text) in enumerate(zip(found, texts), 1))
+            for i, (x, text) in enumerate(zip(found, texts), 1))
         worth = next((x for x in (self.over_by(self.task, one) for one in found) if x is not None), None)
         return text, float(worth or 0), worth is not None, info | dict(success=(worth or 0) >= 1)
     def ended(self, said:str, info:dict)->tuple:
@@ -228,7 +228,7 @@ class Toolbox(Drawn, TextEnv):
     def clone(self):
         if any(lock.locked() for _, lock in self.held.values()):
             raise EnvError(f'{self.name}: a call that overran its limit is still at work, so its place cannot be '
-                           f'copied; give the tool more seconds')
+                f'copied; give the tool more seconds')
         twin, held = copy.copy(self), {} if self.over else self.held
         twin.random = copy.deepcopy(vars(self).get('random'))
         twin.held = {place: (place.copy(value), threading.Lock()) for place, (value, _) in held.items()}
@@ -264,7 +264,7 @@ class Folder:
 
 # what no statement of an agent may do: reach other files, change the rules
 refused = {sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_TRANSACTION,
-           sqlite3.SQLITE_SAVEPOINT}
+    sqlite3.SQLITE_SAVEPOINT}
 
 def _allowed(action, one, two, *rest):
     return sqlite3.SQLITE_DENY if action in refused or two == 'load_extension' else sqlite3.SQLITE_OK
@@ -330,7 +330,7 @@ def python_code(names=None,  # task -> {name: plain value} that the code finds d
         if not result.ok: raise ToolError(result.error)
         return result.text
     return Tool(tool(name, description, code='an expression or a program'), run, cost,
-                getattr(box, 'seconds', 10.) + 20., place=Place(names) if names else None)
+        getattr(box, 'seconds', 10.) + 20., place=Place(names) if names else None)
 
 class Pages:
     "Documents, (title, text) or texts, and the index that finds them."
@@ -386,8 +386,8 @@ def scratch_files(files=None,  # {name: text} at the beginning, or task -> such 
         return f'Wrote {len(data)} bytes.'
     place, name = Place(begin, Folder.copy, lambda folder: folder.remove()), dict(name='its name, such as a.txt')
     return [Tool(tool('read', 'Read a file.', **name), read, cost, place=place),
-            Tool(tool('write', 'Write a file anew.', **name, text='its text'), write, cost, pure=False, place=place),
-            Tool(tool('list', 'List the files.'), listed, cost, place=place)]
+        Tool(tool('write', 'Write a file anew.', **name, text='its text'), write, cost, pure=False, place=place),
+        Tool(tool('list', 'List the files.'), listed, cost, place=place)]
 
 def ask_model(model,  # function text -> text; agentlab.prompt.endpoint.Endpoint; or a Policy
     name:str='ask', description:str='Ask somebody who may know.',
@@ -403,6 +403,6 @@ def ask_model(model,  # function text -> text; agentlab.prompt.endpoint.Endpoint
         if not hasattr(model, 'chat'): return model(text)
         with lock:
             said, = model.sampler().sample([model.chat.first(text, system or None)], seeds=[0], max_tokens=tokens,
-                                           temperature=0., stop=(model.end_id,))
+                temperature=0., stop=(model.end_id,))
         return model.text(said.ids)
     return Tool(tool(name, description, text='the question'), reply, cost, seconds)

@@ -21,7 +21,7 @@ def tool(name:str, description:str,  # what the model calls; one sentence: what 
     if unknown: raise ValueError(f'tool {name!r}: {unknown[0]!r} is no JSON type; use one of {", ".join(kinds)}')
     properties = {p: dict(type=kind, description=said) for p, (kind, said) in typed.items()}
     return dict(name=name, description=description,
-                parameters=dict(type='object', properties=properties, required=list(properties)))
+        parameters=dict(type='object', properties=properties, required=list(properties)))
 
 def schema_of(function,  # a function with typed parameters; a comment beside one, or `Args:`, says what it means
     name:str='', description:str=''  # what the model calls, and what it does; '': as the function and docstring say
@@ -34,10 +34,10 @@ def schema_of(function,  # a function with typed parameters; a comment beside on
         raise TypeError(f'tool {name!r}: arguments have names; {", ".join(map(str, given.values()))} will not do')
     hints = get_type_hints(function)
     properties = {p: _typed(hints.get(p, str), f'tool {name!r}, parameter {p!r}')
-                  | dict(description=_meant(function, p, text)) for p in given}
+        | dict(description=_meant(function, p, text)) for p in given}
     return dict(name=name, description=description or ' '.join(text.split('\n\n')[0].split()) or name,
-                parameters=dict(type='object', properties=properties,
-                                required=[p for p, one in given.items() if one.default is one.empty]))
+        parameters=dict(type='object', properties=properties,
+                        required=[p for p, one in given.items() if one.default is one.empty]))
 
 def _meant(function, parameter:str, text:str)->str:
     "What a comment beside a parameter, or the docstring, says of it."
@@ -63,7 +63,7 @@ def named(tools)->dict:  # list of schemas -> name -> schema
         if not isinstance(one, dict) or not isinstance(one.get('parameters', {}).get('properties'),
                                                        dict) or not isinstance(one.get('name'), str):
             raise ValueError(f'tools holds {str(one)[:80]}, which is no schema: give dict(name=, description=, '
-                             f'parameters=), as agentlab.env.tools.tool makes it')
+                f'parameters=), as agentlab.env.tools.tool makes it')
         if one['name'] in found: raise ValueError(f'tools has two of the name {one["name"]!r}')
         found[one['name']] = one
     return found
@@ -86,7 +86,7 @@ def fault_of(tools, name:str,  # list of schemas; the tool that was called
             return f'{name} has no argument {shown(p)}. It takes {", ".join(schema["properties"]) or "none"}.'
         if not fits(value, schema['properties'][p]):
             return (f'The argument "{p}" of {name} must be {wanted(schema["properties"][p])}, not '
-                    f'{shown(json.dumps(value))}.')
+                f'{shown(json.dumps(value))}.')
     return ''
 
 def fits(value,  # read from JSON
@@ -119,5 +119,5 @@ def call_of(tools,  # list of schemas
     order = named(tools).get(name, dict(parameters=dict(properties={})))['parameters']['properties']
     words = rest.strip().split(None, max(len(order) - 1, 0)) if order else []
     whole = {p: int(w) if order[p].get('type') == 'integer' and w.strip('-').isdecimal() and w.isascii() and len(w) < 20
-             else w for p, w in zip(order, words)}
+        else w for p, w in zip(order, words)}
     return name, whole

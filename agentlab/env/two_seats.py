@@ -9,8 +9,8 @@ __all__ = ['SeatedGame', 'draw_task', 'different_tasks', 'random_player', 'exper
 # %% ../../nbs/env/10_two_seats.ipynb #d09
 import copy
 from random import Random
-from .protocol import (Env, Step, check_seed, check_split, check_turn, distinct, is_finite, listed, noisy,
-                                   split_of, tidy)
+from agentlab.env.protocol import (Env, Step, check_seed, check_split, check_turn, distinct, is_finite, listed, noisy,
+    split_of, tidy)
 
 class SeatedGame(Env):
     "A game for several seats; write `deal`, `view`, `key`, `moves` and `play`."
@@ -58,7 +58,7 @@ class SeatedGame(Env):
         self.mover, self.turns, self.over, self.totals = self.seats[0], 0, False, dict.fromkeys(self.seats, 0.)
         self.deal(task, generator)
         return Step(self.mover, self.view(self.mover),
-                    info=dict(invalid=False, success=False, truncated=False) | self.facts())
+            info=dict(invalid=False, success=False, truncated=False) | self.facts())
     def step(self, action):
         check_turn(self, self.over, action)
         move = {tidy(move): move for move in self.moves()}.get(tidy(action))
@@ -68,14 +68,14 @@ class SeatedGame(Env):
         self.pay(ending or {})
         self.totals = {seat: self.totals[seat] + paid for seat, paid in self.paid.items()}
         text = (self.refusal(action, 'Illegal.', f'Legal was: {listed(self.moves())}.') if move is None
-                else self.view(self.mover))
+            else self.view(self.mover))
         return Step(self.mover, text, self.paid, self.over,
-                    dict(invalid=move is None, success=self.success(move), truncated=False) | self.facts())
+            dict(invalid=move is None, success=self.success(move), truncated=False) | self.facts())
     def success(self, move):
         "False while the game goes on; then seat -> whether it has won. Who wrote nonsense (move=None) has not."
         if not self.over: return False
         return {seat: seat != self.mover and not self.shared_loss
-                for seat in self.seats} if move is None else self.won(self.totals)
+            for seat in self.seats} if move is None else self.won(self.totals)
     def forfeits(self)->dict:
         "What an illegal text of the seat that moves pays."
         pays = {seat: self.stakes(seat)[0 if self.shared_loss or seat == self.mover else 1] for seat in self.seats}
@@ -138,8 +138,8 @@ def match(game:SeatedGame, players:dict,  # seat -> player
     played = [play_game(game, players, generator, i, tasks[i % len(tasks)] if tasks else None) for i in range(games)]
     won = [step.info['success'] for step, _ in played]
     return {seat: dict(won=sum(one[seat] for one in won)/games,
-                       lost=sum(any(one.values()) and not one[seat] for one in won)/games,
-                       paid=sum(totals[seat] for _, totals in played)/games) for seat in seats}
+        lost=sum(any(one.values()) and not one[seat] for one in won)/games,
+        paid=sum(totals[seat] for _, totals in played)/games) for seat in seats}
 
 def outlook(game:SeatedGame,  # in any situation that is not the end
     weigh,              # game -> {move: weight}: how the seat that moves draws

@@ -11,8 +11,8 @@ from functools import lru_cache
 from math import log2
 from operator import itemgetter
 from random import Random
-from .protocol import (Drawn, TextEnv, check_split, check_whole, data_of, environment, guide_text, listed,
-                                   split_of, tidy)
+from agentlab.env.protocol import (Drawn, TextEnv, check_split, check_whole, data_of, environment, guide_text, listed,
+    split_of, tidy)
 
 DATA = data_of('word_games')
 WORDS = DATA['words'].split()
@@ -76,7 +76,7 @@ class Wordle(WordGame):
     @property
     def guide(self)->str:
         rules = ('Find a hidden word of five letters. After each guess g marks a letter at its place, y a letter that '
-                 f'stands elsewhere, - one that is not in the word. You have {self.horizon} guesses.')
+            f'stands elsewhere, - one that is not in the word. You have {self.horizon} guesses.')
         return guide_text(rules, self.grammar, 'c r a n e')
     def draw(self, generator:Random, split:str)->dict:
         return dict(secret=generator.choice(words_of(self.most, split)))
@@ -94,7 +94,7 @@ class Wordle(WordGame):
         return ' '.join([*guess, ':', *answer]), won - 1., won, dict(success=won)
     def possible(self)->list:
         return [word for word in self.words
-                if all(marks(guess, word, self.faithful) == answer for guess, answer in self.seen)]
+            if all(marks(guess, word, self.faithful) == answer for guess, answer in self.seen)]
     def legal(self)->list: return [' '.join(word) for word in self.words]
     def best(self)->str:
         left = self.possible() or self.words  # none: marks of the release can contradict each other
@@ -119,12 +119,12 @@ class TwentyQuestions(WordGame):
     @property
     def guide(self)->str:
         rules = (f'One thing is meant, of: {", ".join(self.table)}. Find out which. You may ask about: '
-                 f'{", ".join(self.asks)}. A good question is true of half of what is left. '
-                 f'You have {self.horizon} turns.')
+            f'{", ".join(self.asks)}. A good question is true of half of what is left. '
+            f'You have {self.horizon} turns.')
         return guide_text(rules, self.grammar, f'ask {self.asks[0]}')
     def draw(self, generator:Random, split:str)->dict:
         games = [dict(secret=thing, hint=mark) for thing in self.table for mark in self.asks
-                 if split_of(['twenty', thing, mark]) == split]
+            if split_of(['twenty', thing, mark]) == split]
         return generator.choice(games)
     def start(self, seed, task=None):
         self.begin(task, list(self.table))

@@ -12,8 +12,8 @@ from functools import lru_cache
 from heapq import merge
 from itertools import combinations
 from random import Random
-from .protocol import (Drawn, TextEnv, check_split, check_whole, environment, guide_text, noisy, split_of,
-                                   tidy)
+from agentlab.env.protocol import (Drawn, TextEnv, check_split, check_whole, environment, guide_text, noisy, split_of,
+    tidy)
 from .wrappers import Wrapper
 
 def linear(x, y, z, level:int):
@@ -50,7 +50,7 @@ class Workbench(Drawn, TextEnv):
     name, drawn = 'mle', 'problems'
     grammar = 'Write load, use a b, fit linear LEVEL, fit kernel LEVEL (1 to 3), validate or submit, and nothing else.'
     guide = guide_text('Predict a number as well as you can, and submit in time. The data say whether it is a plane or '
-                       'waves, and what each feature tells alone, 0 to 9.', grammar, 'fit kernel 2')
+        'waves, and what each feature tells alone, 0 to 9.', grammar, 'fit kernel 2')
     def __init__(self, horizon:int=7, split:str='train'):  # most turns
         check_whole(5, horizon=horizon)  # load, use, fit, validate, submit
         self.horizon, self.split = horizon, check_split(split)
@@ -76,9 +76,9 @@ class Workbench(Drawn, TextEnv):
         share = test/max(map(self.tested, self.fits)) if verb == 'submit' else 0.
         tells = (f'{name} {self.tenths(fitted(*self.task, name, "kernel", 2)[0])}' for name in features)
         text = dict(load=f'{self.task[0].title()}. {" ".join(tells)}.', use='Noted.', fit='Fitted.',
-                    validate=f'{self.tenths(valid)} of ten.', submit='Submitted.')[verb]
+            validate=f'{self.tenths(valid)} of ten.', submit='Submitted.')[verb]
         return (text, min(1., max(-1., share)), verb == 'submit',
-                dict(success=share >= .9, columns=dict(seconds=1 + work/pace*(verb == 'fit'))))
+            dict(success=share >= .9, columns=dict(seconds=1 + work/pace*(verb == 'fit'))))
     def tested(self, fit:tuple)->float: return fitted(*self.task, self.task[1], *fit)[1]  # on the pair that matters
     def tenths(self, share:float)->int: return int(10*max(0, share))
     def facts(self):
@@ -87,11 +87,11 @@ class Workbench(Drawn, TextEnv):
     def legal(self)->list:
         if not self.reached: return ['load']
         return [*(f'use {" ".join(pair)}' for pair in pairs), *(f'fit {name} {level}' for name, level in self.fits),
-                *['validate', 'submit']*bool(self.fit)]
+            *['validate', 'submit']*bool(self.fit)]
     def best(self)->str:
         fit, looked = max(self.fits, key=self.tested), 'validate' in self.reached or self.turns == self.horizon - 1
         done = {'load': self.reached, f'use {" ".join(self.task[1])}': self.used == self.task[1],
-                'fit {} {}'.format(*fit): self.fit == fit, 'validate': looked, 'submit': False}
+            'fit {} {}'.format(*fit): self.fit == fit, 'validate': looked, 'submit': False}
         return next(action for action in done if not done[action])
     def vocabulary(self)->list:
         said = 'No data . Not now Noted Plane Waves Fitted of ten Submitted load use fit validate submit'
@@ -118,7 +118,7 @@ class Thoughts(TextEnv):
     def legal(self)->list:
         ready = [i for i, (_, what) in self.nodes.items() if what == 'sorted']
         return [*(f'{verb} {i}' for i, (_, what) in self.nodes.items() for verb in self.verbs[what]),
-                *(f'aggregate {i} {j}' for i, j in combinations(ready, 2))]
+            *(f'aggregate {i} {j}' for i, j in combinations(ready, 2))]
     def solved(self, some:list, slip:float)->list:  # in order, but for neighbours that changed places
         some = sorted(some)
         for i in range(1, len(some)):
@@ -131,8 +131,8 @@ class Thoughts(TextEnv):
         right, half = some == sorted(self.task), len(some)//2
         if verb == 'answer': return '', right - self.cost*self.turns, True, dict(success=right)
         new = dict(decompose=lambda: [some[:half], some[half:]], solve=lambda: [self.solved(some, self.slip)],
-                   refine=lambda: [self.solved(some, self.slip/2)], reduce=list,
-                   aggregate=lambda: [[*merge(some, *other)]])[verb]()
+            refine=lambda: [self.solved(some, self.slip/2)], reduce=list,
+            aggregate=lambda: [[*merge(some, *other)]])[verb]()
         free, what = max([0, *map(int, ids), *self.nodes]) + 1, 'open' if verb == 'decompose' else 'sorted'
         self.nodes |= {i: (part, what) for i, part in enumerate(new, free)}
         return self.shown(), 0., False, {}

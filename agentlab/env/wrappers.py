@@ -16,9 +16,9 @@ class Wrapper(Env):
     def __init__(self, env):  # the inner environment
         if hasattr(env, 'post'):
             raise TypeError(f'{type(self).__name__} cannot look into the process of an Isolated environment; write '
-                            f'Isolated({type(self).__name__}(env))')
+                f'Isolated({type(self).__name__}(env))')
         plain = ', '.join(f'{name}={value!r}' for name, value in vars(env).items() if not name.startswith('_')
-                          and isinstance(value, (bool, int, float, str, tuple)))
+            and isinstance(value, (bool, int, float, str, tuple)))
         self.env, self.inside = env, f'{type(env).__module__}:{type(env).__qualname__}({plain})'  # for run.json
     def __getattr__(self, name):
         if name.startswith('_') or name == 'env': raise AttributeError(name)  # nothing inside yet: copying, unpickling
@@ -69,7 +69,7 @@ class BesideExpert(Wrapper):
             raise TypeError(f'{type(env).__name__} has nobody to compare with: give it expert() -> action')
         if hasattr(env, 'advice'):
             raise ValueError(f'{type(env).__name__} has several good moves at a time: whatever differs from the one '
-                             f'that its expert names would be called wrong. Take a world whose expert() has one answer')
+                f'that its expert names would be called wrong. Take a world whose expert() has one answer')
         if patches is not None: check_whole(0, patches=patches)
         self.patches, self.used = patches, 0
     def reset(self, seed, task=None):
@@ -93,7 +93,7 @@ class BesideExpert(Wrapper):
         "Too many mismatches: the episode ends here, and nothing is paid."
         self.env.close()
         over = Step(step.seat, step.observation, {}, True,
-                    step.info | dict(success=False, truncated=True, invalid=invalid))
+            step.info | dict(success=False, truncated=True, invalid=invalid))
         return with_columns(over, matched=0., patched=0.)
 
 tag_words = ('planning', 'explore', 'reflection', 'monitor')  # RLVMR's; `monitor` is allowed and never rewarded
@@ -138,7 +138,7 @@ class Planned(Wrapper):
     @property
     def adds(self):
         return (f'Before the action write switch and your new aim ({" or ".join(self.aims)}), or keep to go on with '
-                f'the last one.')
+            f'the last one.')
     def written(self, action): return f'switch {self.aims[0]} {action}'
     def reset(self, seed, task=None):
         self.held = ''
@@ -177,14 +177,14 @@ def check_words(policy, words: tuple,  # that its agent should say
     wrapper: str):  # of agentlab.env.wrappers, which teaches them
     "Refuse a policy that cannot say these words."
     lost = [word for word in words
-            if policy.tokenizer.unk_token_id in (ids := policy.tokenizer.encode(word, add_special_tokens=False))
-            or not ids]
+        if policy.tokenizer.unk_token_id in (ids := policy.tokenizer.encode(word, add_special_tokens=False))
+        or not ids]
     if lost:
         raise ValueError(f'the policy {policy.name} has no token for {lost[0]!r}: put agentlab.env.wrappers.{wrapper} '
-                         f'around the environment, and warm-start a policy on that')
+            f'around the environment, and warm-start a policy on that')
 
 def check_plain(batch, who: str):  # what reads the first words of a reply
     "Refuse replies in a format: their first words are not those of the action."
     if 'part' in batch.tokens and batch.of_part('thought', 'call', 'markup').any():
         raise ValueError(f'{who} reads the first words of a reply, but these replies were given in a format with '
-                         f'parts. Play in the format Plain()')
+            f'parts. Play in the format Plain()')

@@ -79,7 +79,7 @@ class Voice:
         "Messages for the template: calls are text, as they were said; where it knows no tools, these are described."
         native = self.format is not None and self.format.native
         found = [dict(role='user' if m['role'] == 'tool' and not native else m['role'],
-                      content='\n'.join(filter(None, [m['content'], *map(self.spelled, m['calls'])]))) for m in read]
+            content='\n'.join(filter(None, [m['content'], *map(self.spelled, m['calls'])]))) for m in read]
         if native or self.format is None: return found
         system = found.pop(0)['content'] if found[0]['role'] == 'system' else ''
         told = self.format.render(self.tools, system)['system']
@@ -147,7 +147,7 @@ class Conversations:
         if self.calls >= self.max_calls or len(context) >= self.policy.max_context:
             self.truncated = True
             raise Refused(f'no room: call {self.calls + 1} of {self.max_calls}, {len(context)} tokens of the '
-                          f'{self.policy.max_context} that the policy reads and writes', code='context_length_exceeded')
+                f'{self.policy.max_context} that the policy reads and writes', code='context_length_exceeded')
         if point is not None: point.delivered = True  # who quotes an answer has read it
         self.calls, window.tip = self.calls + 1, None
         said = '\n'.join(m['content'] for m in read[k:] if m['role'] != 'system')
@@ -179,8 +179,8 @@ class Conversations:
                  function=dict(name=name, arguments=json.dumps(given, ensure_ascii=False)))
             for k, (name, given) in enumerate(calls)]
         asked.turn = replace(asked.turn, text=text, ids=said.ids, logps=said.logprobs, entropies=said.entropies,
-                             parts=parts, columns=columns, acted=None if cut == text else cut,
-                             **{x: getattr(said, x, None) or [] for x in ('top_ids', 'top_logps')})
+            parts=parts, columns=columns, acted=None if cut == text else cut,
+            **{x: getattr(said, x, None) or [] for x in ('top_ids', 'top_logps')})
         window = asked.window
         window.ids, window.tip, asked.length = asked.context + said.ids, asked, len(asked.context) + len(said.ids)
         if not window.heard: self.windows.append(window)

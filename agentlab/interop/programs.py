@@ -53,7 +53,7 @@ class AgentProgram:
         hub = Hub(policy, sampler, max_tokens, temperature, max_turns, group_size, seed, step, name, patience=math.inf)
         chosen = [self.task(s) for s in seeds] if tasks is None else tasks
         places = [(group, m, task) for group, task in zip(range(len(seeds)) if groups is None else groups, chosen)
-                  for m in range(group_size)]
+            for m in range(group_size)]
         opened = [None]*len(places)
         def begin(i):
             opened[i] = hub.open(places[i][2], place=places[i][:2])
@@ -61,7 +61,7 @@ class AgentProgram:
         with serving(hub) as url:
             # a command is ended by its own limit
             answers = side_by_side([partial(guarded, partial(begin, i)) for i in range(len(places))], self.workers,
-                                   self.limit + 5*isinstance(self._agent, list))
+                self.limit + 5*isinstance(self._agent, list))
             if hub.broken: raise hub.broken
             return [self.scored(hub, *one) for one in zip(opened, answers)]
     def answer(self, url: str, task):
@@ -70,8 +70,8 @@ class AgentProgram:
         said = task if isinstance(task, str) else json.dumps(task)
         own = dict(OPENAI_BASE_URL=url, OPENAI_API_KEY='none', AGENTLAB_TASK=said, NO_PROXY='127.0.0.1,localhost')
         process = subprocess.Popen([w.replace('{base_url}', url).replace('{task}', said) for w in self._agent],
-                                   env=os.environ | own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, errors='replace', start_new_session=True)
+            env=os.environ | own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, errors='replace', start_new_session=True)
         try: out, err = process.communicate(timeout=self.limit)
         except subprocess.TimeoutExpired: raise TimeoutError(f'it has not ended after {self.limit} s') from None
         finally:
@@ -120,8 +120,8 @@ class Served:
         try: found = self.wait(len(seeds))
         finally: hub.hold()
         return [replace(e, group=group, game=group*group_size + i)
-                for group, some in zip(range(len(seeds)) if groups is None else groups, found)
-                for i, e in enumerate(some)]
+            for group, some in zip(range(len(seeds)) if groups is None else groups, found)
+            for i, e in enumerate(some)]
     def wait(self, count: int)->list[list[Episode]]:
         "So many complete groups, or those that are there when the time is over."
         hub, until = self.hub, time.monotonic() + self.limit

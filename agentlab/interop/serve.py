@@ -29,7 +29,7 @@ _FIELDS = dict(  # field: whether a value can be used
     top_p=lambda x: type(x) in _number and 0 < x <= 1,
     stop=lambda x: isinstance(x, list) and len(x) <= 16 and all(isinstance(s, str) and 0 < len(s) <= 200 for s in x))
 _PASSED = ('model', 'user', 'metadata', 'store', 'service_tier', 'safety_identifier', 'prompt_cache_key', 'seed',
-           'parallel_tool_calls', 'stream_options', 'reasoning_effort', 'verbosity')
+    'parallel_tool_calls', 'stream_options', 'reasoning_effort', 'verbosity')
 _kept, _own = ((False, 0), 'they are kept with the episode, not sent'), 'the policy itself is sampled'
 _REFUSED = dict(  # field: values that ask for nothing; why anything else is refused
     n=((1,), 'one answer a call; ask again for another one'), logit_bias=(({},), _own), logprobs=_kept,
@@ -66,15 +66,15 @@ def sampled(policy, sampler, contexts: list[list[int]], seeds: list[int],
     while left and count < max_tokens:
         size, asked = min(piece, max_tokens - count), [contexts[i] + (found[i].ids if count else []) for i in left]
         said = sampler.sample(asked, size, temperature, top_p, stop=[policy.end_id],
-                              seeds=[derive(seeds[i], count) if count else seeds[i] for i in left])
+            seeds=[derive(seeds[i], count) if count else seeds[i] for i in left])
         for i, more in zip(left, said):
             whole = _lists(lambda a, b: a + b, found[i], more) if count else more
             n = next((n for n in range(count + 1, len(whole.ids) + 1)
-                      if any(one in policy.text(whole.ids[:n]) for one in stops[i])), None)
+                if any(one in policy.text(whole.ids[:n]) for one in stops[i])), None)
             found[i] = whole if n is None else replace(_lists(lambda a: a[:n], whole), finish='stop')
         count += size
         left = [i for i in left if found[i].finish == 'length' and len(found[i].ids) == count
-                and len(contexts[i]) + count < policy.max_context]
+            and len(contexts[i]) + count < policy.max_context]
     return found
 
 
@@ -105,7 +105,7 @@ class Hub:
         gather: float = .01, patience: float = 600.,  # seconds
         most: int = 10_000, workers: int = 1):  # open sessions; threads that sample: one for a TorchSampler
         self.policy, self.sampler, self.max_tokens, self.temperature = (policy, sampler or policy.sampler(), max_tokens,
-                                                                        temperature)
+            temperature)
         self.max_calls, self.group_size, self.seed, self.step, self.name = max_calls, group_size, seed, step, name
         self.gather, self.patience, self.most, self.groups, self.live = gather, patience, most, 0, 0
         self.sessions, self.filling, self.lock, self.queue = {}, {}, threading.RLock(), SimpleQueue()
@@ -128,7 +128,7 @@ class Hub:
                 self.groups, place = max(self.groups, number + 1), (number, members)
                 self.filling[key] = number, members + 1
             session = Session(name or secrets.token_urlsafe(12), *place, task,
-                              Conversations(self.policy, self.max_calls), time.monotonic(), {}, size)
+                Conversations(self.policy, self.max_calls), time.monotonic(), {}, size)
             self.sessions[session.id], self.live = session, self.live + 1
         return session
     def session(self, id: str, ended: bool = False)->Session:
@@ -152,8 +152,8 @@ class Hub:
             outcome = reward + sum(t.reward for t in turns)
             if turns: turns[-1].reward += reward
             s.episode = Episode(turns, s.group, s.group*self.group_size + s.member, outcome=outcome, error=error,
-                                success=outcome > 0 if success is None else bool(success), truncated=s.talk.truncated,
-                                task=s.task, policy=self.name, step=self.step)
+                success=outcome > 0 if success is None else bool(success), truncated=s.talk.truncated,
+                task=s.task, policy=self.name, step=self.step)
             s.talk, s.answers, self.live = Conversations(self.policy), {}, self.live - 1
         return s.episode
     def take(self, everything: bool = False)->list[Episode]:
@@ -166,7 +166,7 @@ class Hub:
                     self.end(s.id, error='the session ended without a reward: its program reported none')
                 by.setdefault(s.group, []).append(s)
             ready = [s for some in by.values() if all(s.episode is not None for s in some) and
-                     (everything or len(some) >= some[0].size or max(s.touched for s in some) < since) for s in some]
+                (everything or len(some) >= some[0].size or max(s.touched for s in some) < since) for s in some]
             for s in ready: del self.sessions[s.id]
             left = {s.group for s in self.sessions.values()}
             self.filling = {key: place for key, place in self.filling.items() if place[0] in left}
@@ -213,7 +213,7 @@ class Hub:
                 with self.lock:
                     if self.broken or self.closed: raise Refused('this server samples no more', 503)
                     ready = self.session(session.id).talk.ask(asked['messages'], asked.get('tools', ()),
-                                                              asked.get('stop', ()), asked.get('state'))
+                        asked.get('stop', ()), asked.get('state'))
                 groups.setdefault((*self.settings(asked), bool(ready.stop)), []).append((session, asked, ready, future))
             except ValueError as e: future.set_exception(e if isinstance(e, Refused) else Refused(str(e)))
         for (*settings, _), some in groups.items():
@@ -268,8 +268,8 @@ def completion_of(id: str, heard: Heard, model: str)->dict:
     "An answer in the form of the API."
     said = len(heard.turn.ids)
     return dict(id=f'chatcmpl-{id}-{heard.number}', object='chat.completion', created=int(time.time()), model=model,
-                choices=[dict(index=0, message=heard.message, finish_reason=heard.finish, logprobs=None)],
-                usage=dict(prompt_tokens=heard.length - said, completion_tokens=said, total_tokens=heard.length))
+        choices=[dict(index=0, message=heard.message, finish_reason=heard.finish, logprobs=None)],
+        usage=dict(prompt_tokens=heard.length - said, completion_tokens=said, total_tokens=heard.length))
 
 def events_of(answer: dict, options)->str:  # of `completion_of`; stream_options of the request
     "The answer as server-sent events: what was said, why it ended, and its size, where that was asked for."
@@ -289,8 +289,8 @@ class Site:
         "A FastAPI app. Its handlers read their bodies themselves, up to a bound."
         app = _packages()[0].FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
         paths = {'/sessions': self.open, '/sessions/{id}': self.tell, '/s/{id}/end': self.end,
-                 '/s/{id}/reward': self.reward, '/s/{id}/v1/models': self.models,
-                 '/s/{id}/v1/chat/completions': self.chat, '/v1/chat/completions': self.named}
+            '/s/{id}/reward': self.reward, '/s/{id}/v1/models': self.models,
+            '/s/{id}/v1/chat/completions': self.chat, '/v1/chat/completions': self.named}
         for path, answer in paths.items():
             asked = ['GET' if answer in (self.tell, self.models) else 'POST']
             app.router.add_route(path, self.guarded(answer), methods=asked)
@@ -322,7 +322,7 @@ class Site:
     async def tell(self, request, body, key, id):
         s = self.hub.session(id, ended=True)
         return dict(id=id, group=s.group, calls=s.talk.calls, ended=s.episode is not None,
-                    reward=s.episode and s.episode.outcome)
+            reward=s.episode and s.episode.outcome)
     async def models(self, request, body, key, id):
         self.hub.session(id)
         return dict(object='list', data=[dict(id=self.hub.name, object='model', created=0, owned_by='agentlab')])
@@ -340,7 +340,7 @@ class Site:
         name, task, group = (_told(request, body, x) for x in ('session', 'task', 'group'))
         if not isinstance(name, str) or not re.fullmatch(r'[\w.-]{1,64}', name, re.ASCII):
             raise Refused('this address is that of all: name the conversation, by metadata (session) or the header '
-                          'x-agentlab-session; or POST /sessions')
+                'x-agentlab-session; or POST /sessions')
         return await self.chat(request, body, key, self.hub.open(task, group, name=name).id)
     async def chat(self, request, body, key, id):
         from asyncio import shield, wrap_future
@@ -351,7 +351,7 @@ class Site:
         heard.delivered = not await request.is_disconnected()
         ruled = ('seed',) if self.hub.temperature is None else ('temperature', 'top_p', 'seed')
         headers = {'x-agentlab-replaced': ', '.join(name for name in ruled if body.get(name) is not None),
-                   'x-agentlab-temperature': str(self.hub.settings(asked)[1])}
+            'x-agentlab-temperature': str(self.hub.settings(asked)[1])}
         answer = completion_of(id, heard, self.hub.name)
         if not asked.get('stream'): return JSONResponse(answer, headers=headers)
         return Response(events_of(answer, body.get('stream_options')), media_type='text/event-stream', headers=headers)
@@ -366,8 +366,8 @@ def serving(hub: Hub, host: str = '127.0.0.1', port: int = 0, token: str = ''): 
     with socket.create_server((host, port), family=family, backlog=1024) as door:
         # a tool takes its time: the client, not the server, closes a connection that rests (uvicorn's own: 5 s)
         server = uvicorn.Server(uvicorn.Config(Site(hub, token).app(), log_level='error', lifespan='off', ws='none',
-                                               proxy_headers=False, timeout_graceful_shutdown=2,
-                                               timeout_keep_alive=600))
+            proxy_headers=False, timeout_graceful_shutdown=2,
+            timeout_keep_alive=600))
         thread = threading.Thread(target=server.run, kwargs=dict(sockets=[door]), daemon=True)
         thread.start()
         try: yield f'http://{f"[{host}]" if ":" in host else host}:{door.getsockname()[1]}'
@@ -407,7 +407,7 @@ def serve(model: str = 'tiny',  # 'tiny', 'untrained', 'smollm2', a run folder, 
     if vllm: policy.samples_by = VLLMSampler(VLLMServer(vllm))
     facts = dict(recipe=dict(name='serve', steps=0), env=dict(env='agentlab.interop:serve'), policy=policy.name)
     hub = Hub(policy, None, max_tokens, None if temperature < 0 else temperature, group_size=group_size, seed=seed,
-              name=model, patience=patience, workers=8 if vllm else 1)
+        name=model, patience=patience, workers=8 if vllm else 1)
     # a service is stopped by the one, and a shell that starts it in the background lets it ignore the other
     for sign in (signal.SIGTERM, signal.SIGINT): signal.signal(sign, signal.default_int_handler)
     with alone(out), serving(hub, host, port, token) as url:

@@ -19,7 +19,7 @@ from ..settings import in_parts, packaged_json
 from ..train.ranks import switched_on
 from ..train.runs import Run, open_run, rewind
 from ..train.trainer import (Skip, Training, collect, computed, env_facts, measure_play, open_replay, prepare,
-                                    reference_of, usable, with_computed, with_lora, with_token_text)
+    reference_of, usable, with_computed, with_lora, with_token_text)
 
 # %% auto #0
 __all__ = ['LOSSES', 'NEUTRAL', 'KNOWN', 'STATE', 'hand_over', 'of_trl', 'as_clip', 'as_cispo', 'as_sapo', 'fixed_fields',
@@ -41,7 +41,7 @@ def hand_over(batch: Batch,              # tokens need old_logp, and ref_logp wh
     cut, count = int(place[:, 1].min()), count or len(ids)
     if cut == 0:
         raise ValueError('a row begins with an action token, which nothing predicts. Give every first turn some '
-                         'context ids.')
+            'context ids.')
     width = cut + math.ceil((ids.shape[1] - cut)/multiple)*multiple
     full = torch.full((count, width), pad_id, device=ids.device)
     full[:len(ids), :ids.shape[1]] = ids
@@ -52,8 +52,8 @@ def hand_over(batch: Batch,              # tokens need old_logp, and ref_logp wh
         return torch.full((count, width), other, device=ids.device, dtype=x.dtype).index_put((
             place[:, 0], place[:, 1]), x)[:, cut:]
     found = dict(prompt_ids=full[:, :cut], prompt_mask=mask[:, :cut], completion_ids=full[:, cut:],
-                 completion_mask=mask[:, cut:], tool_mask=at(weight[chosen]), advantages=at(advantage[chosen]),
-                 old_per_token_logps=at(part.action('old_logp').nan_to_num()))
+        completion_mask=mask[:, cut:], tool_mask=at(weight[chosen]), advantages=at(advantage[chosen]),
+        old_per_token_logps=at(part.action('old_logp').nan_to_num()))
     # a 0 there could overflow: exp(0 - logp)
     if 'ref_logp' in part.tokens: found['ref_per_token_logps'] = at(part.action('ref_logp'), -1e4)
     return found
@@ -61,26 +61,26 @@ def hand_over(batch: Batch,              # tokens need old_logp, and ref_logp wh
 def of_trl(logp, batch, advantage, entropy=None):
     "Objective of a recipe that leaves the loss to TRL's `loss_type`. It cannot be called."
     raise ValueError('objective=of_trl: this recipe leaves its loss to TRL, so it runs only in AgentGRPOTrainer. Give '
-                     'another objective, such as agentlab.objective.clip.')
+        'another objective, such as agentlab.objective.clip.')
 
 def as_clip(per, low=.2, high=.2, dual=None)->dict:
     "PPO's clip: grpo, dr_grpo or dapo, by what counts once."
     if dual is not None and dual <= 1 + high:
         raise ValueError(f'dual={dual} with high={high}: TRL\'s delta also bounds good tokens, so it must be above '
-                         f'{1 + high}')
+            f'{1 + high}')
     if not isinstance(per, str):
         if per != int(per):
             raise ValueError(f"loss_per={per}: TRL's dr_grpo divides by max_completion_length, a whole number")
         length = dict(max_completion_length=int(per))
     kind = (dict(loss_type='grpo') if per == 'row' else dict(loss_type='dapo') if isinstance(per, str)
-            else dict(loss_type='dr_grpo') | length)
+        else dict(loss_type='dr_grpo') | length)
     return kind | dict(epsilon=low, epsilon_high=high, delta=dual)
 
 def as_cispo(per, low=1., high=4.)->dict:
     "CISPO: the cap is absolute in TRL, and there is no lower bound."
     if low != 1 or per not in ('token', 'turn', 'episode'):
         raise ValueError(f"cispo with low={low}, loss_per={per!r}: TRL's has no lower bound and counts tokens. Use "
-                         f"low=1 and loss_per='token'.")
+            f"low=1 and loss_per='token'.")
     return dict(loss_type='cispo', epsilon_high=1 + high)
 
 def as_sapo(per, tau_good=1., tau_bad=1.05)->dict:
@@ -96,20 +96,20 @@ def fixed_fields(recipe: Recipe)->dict:  # GRPOConfig's fields whose values the 
     r, function = recipe, unbound(recipe.objective)
     if function not in LOSSES:
         raise ValueError(f'objective={getattr(function, "__name__", function)}: GRPOTrainer has no such loss. It has '
-                         f'{", ".join(f.__name__ for f in LOSSES)}; objective=agentlab.interop.trl.of_trl leaves the '
-                         f'choice to loss_type; agentlab.train takes any.')
+            f'{", ".join(f.__name__ for f in LOSSES)}; objective=agentlab.interop.trl.of_trl leaves the '
+            f'choice to loss_type; agentlab.train takes any.')
     loss = LOSSES[function](r.loss_per, **arguments(r.objective))
     kl, given = unbound(r.kl), arguments(r.kl)
     if r.kl_coef and kl is not kl_k3:
         raise ValueError(f'kl={kl.__name__}: GRPOTrainer has kl_k3 only. Use kl=kl_k3, or agentlab.train.')
     if r.kl_coef and given.get('bound') is not None:
         raise ValueError(f"kl_k3 with bound={given['bound']}: GRPOTrainer has no bound. Leave it out, or use "
-                         f"agentlab.train.")
+            f"agentlab.train.")
     if r.kl_coef: loss['use_bias_correction_kl'] = given.get('corrected', False)
     return loss | dict(learning_rate=r.lr, weight_decay=r.weight_decay, max_grad_norm=r.max_grad_norm,
-                       temperature=r.temperature, bf16=r.precision == 'bf16',
-                       # TRL refuses groups of one, and its groups are not used
-                       num_generations=max(r.group_size, 2), generation_batch_size=episodes_of(r))
+        temperature=r.temperature, bf16=r.precision == 'bf16',
+        # TRL refuses groups of one, and its groups are not used
+        num_generations=max(r.group_size, 2), generation_batch_size=episodes_of(r))
 
 def episodes_of(recipe: Recipe)->int:
     "Episodes of a step."
@@ -124,18 +124,18 @@ def trl_config(recipe: Recipe, output_dir,  # TRL's checkpoints; the run folder 
     pieces = recipe.minibatches*accumulate*world
     if fixed['generation_batch_size'] % pieces:
         raise ValueError(f"accumulate={accumulate}: {fixed['generation_batch_size']} episodes a step cannot be cut "
-                         f"into {recipe.minibatches} minibatches of {accumulate} pieces on {world} processes. Change "
-                         f"one of these.")
+            f"into {recipe.minibatches} minibatches of {accumulate} pieces on {world} processes. Change "
+            f"one of these.")
     house = dict(use_cpu=not torch.cuda.is_available(), gradient_checkpointing=False, report_to='none',
-                 lr_scheduler_type='constant', scale_rewards='none', disable_dropout=True,
-                 max_steps=recipe.steps*recipe.minibatches, logging_steps=recipe.minibatches,
-                 save_steps=recipe.checkpoint_every*recipe.minibatches, seed=recipe.seed)
+        lr_scheduler_type='constant', scale_rewards='none', disable_dropout=True,
+        max_steps=recipe.steps*recipe.minibatches, logging_steps=recipe.minibatches,
+        save_steps=recipe.checkpoint_every*recipe.minibatches, seed=recipe.seed)
     with warnings.catch_warnings():
         # transformers has a new name for it, TRL has not
         warnings.filterwarnings('ignore', message='.*gradient_checkpointing')
         return GRPOConfig(output_dir=str(output_dir),
-                          per_device_train_batch_size=fixed['generation_batch_size']//pieces,
-                          gradient_accumulation_steps=accumulate, **house | fixed | more)
+            per_device_train_batch_size=fixed['generation_batch_size']//pieces,
+            gradient_accumulation_steps=accumulate, **house | fixed | more)
 
 def _trl():
     "TRL, or an ImportError that says how to get it."
@@ -148,7 +148,7 @@ def _trl():
 
 # field of GRPOConfig: (its only allowed value, why and what to do)
 NEUTRAL = {name: (value, one['why']) for one in packaged_json('interop/trl_fields.json')
-           for name, value in one['fields'].items()}
+    for name, value in one['fields'].items()}
 # loss types of TRL 1.16 whose gradient with (B, T) advantages is checked
 KNOWN = 'grpo', 'bnpo', 'dapo', 'dr_grpo', 'cispo', 'sapo', 'luspo', 'vespo'
 
@@ -157,10 +157,10 @@ def check_config(args,  # trl.GRPOConfig
     "Refuse a config that would not do what the recipe says. ValueError: the field, its value and the remedy."
     if type(args).__name__ != 'GRPOConfig':
         raise ValueError(f'args={type(args).__name__}: another trainer\'s config. GMPOTrainer, for one, takes one '
-                         f'advantage a row only. Give a GRPOConfig: trl_config(recipe, output_dir).')
+            f'advantage a row only. Give a GRPOConfig: trl_config(recipe, output_dir).')
     if args.loss_type == 'bnpo' and args.steps_per_generation*args.world_size > 1:
         raise ValueError("loss_type='bnpo': the mean of the means of pieces is not the mean over the tokens. "
-                         "Use 'dapo'.")
+            "Use 'dapo'.")
     free = recipe.objective is of_trl
     for name, (value, why) in NEUTRAL.items():
         found = getattr(args, name)
@@ -171,13 +171,13 @@ def check_config(args,  # trl.GRPOConfig
         if name == 'loss_type' and (found, value) == ('bnpo', 'dapo'): continue  # the same, in one piece
         if found != value:
             raise ValueError(f'{name}={found!r}, but the recipe {recipe.name} means {value!r}, and one of them would '
-                             f'be ignored. Make the config with trl_config(recipe, output_dir) and change the recipe.')
+                f'be ignored. Make the config with trl_config(recipe, output_dir) and change the recipe.')
     if args.loss_type not in KNOWN:
         raise ValueError(f'loss_type={args.loss_type!r}: what it does to advantages of tokens is not known. Use one of '
-                         f'{", ".join(KNOWN)}.')
+            f'{", ".join(KNOWN)}.')
     if not free and (args.entropy_coef or args.use_adaptive_entropy):
         raise ValueError(f'entropy_coef={args.entropy_coef}, use_adaptive_entropy={args.use_adaptive_entropy}: the '
-                         f'recipe has no such term. Use objective=of_trl, or agentlab.train with entropy_bonus.')
+            f'recipe has no such term. Use objective=of_trl, or agentlab.train with entropy_bonus.')
     check_steps(args, recipe)
 
 def check_steps(args, recipe: Recipe):
@@ -185,30 +185,30 @@ def check_steps(args, recipe: Recipe):
     pieces = args.gradient_accumulation_steps*recipe.minibatches
     if args.steps_per_generation != pieces:
         raise ValueError(f'steps_per_generation={args.steps_per_generation}, '
-                         f'gradient_accumulation_steps={args.gradient_accumulation_steps}: the recipe makes '
-                         f'{recipe.minibatches} optimiser steps of what it plays, so the first must be {pieces}. '
-                         f'trl_config(recipe, output_dir, accumulate=...) sets both.')
+            f'gradient_accumulation_steps={args.gradient_accumulation_steps}: the recipe makes '
+            f'{recipe.minibatches} optimiser steps of what it plays, so the first must be {pieces}. '
+            f'trl_config(recipe, output_dir, accumulate=...) sets both.')
     if args.max_steps < 1:
         raise ValueError(f'max_steps={args.max_steps}: there is no data set whose epochs could be counted. Give the '
-                         f'number of optimiser steps.')
+            f'number of optimiser steps.')
     between = recipe.minibatches*args.num_iterations
     kept = str(getattr(args.save_strategy, 'value', args.save_strategy))
     if kept not in ('no', 'steps') or kept == 'steps' and args.save_steps % between:
         raise ValueError(f"save_strategy={kept!r}, save_steps={args.save_steps}: what was played is not in "
-                         f"a checkpoint, so give save_strategy='steps' and a multiple of the {between} optimiser steps "
-                         f"on one rollout.")
+            f"a checkpoint, so give save_strategy='steps' and a multiple of the {between} optimiser steps "
+            f"on one rollout.")
     if getattr(args.deepspeed_plugin, 'zero_stage', 0) == 3:
         raise ValueError('zero_stage=3: the parts of the weights are not brought together for playing. Use ZeRO up to '
-                         'stage 2, or FSDP.')
+            'stage 2, or FSDP.')
     if recipe.groups < args.world_size:
         raise ValueError(f'groups={recipe.groups}: {args.world_size} processes play whole groups, so give at '
-                         f'least as many.')
+            f'least as many.')
 
 def check_hosted(recipe: Recipe):
     "Refuse what TRL's loop has no place for. Raises ValueError naming the field and the remedy."
     def refuse(name, why):
         raise ValueError(f'{name}={plain(getattr(recipe, name))}: {why}. Train this recipe with agentlab.train, or '
-                         f'leave {name} out.')
+            f'leave {name} out.')
     if recipe.critic is not None:
         refuse('critic', 'it learns after every update, and GRPOTrainer makes its updates without telling')
     if recipe.updates is not None:
@@ -221,20 +221,20 @@ def check_hosted(recipe: Recipe):
             refuse('memory', 'it plans fields of the recipe for every step')
         if name == 'replay' and isinstance(kind, type) and kind.updates is not Replay.updates:
             refuse('replay', 'it asks for further updates; past episodes that join the batch can be had '
-                   '(SuccessReplay)')
+                '(SuccessReplay)')
 
 def check_model(policy, args):  # trl.GRPOConfig
     "Refuse a model whose training mode is another policy than the one that plays."
     model = policy.model
     loose = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Dropout) and m.p > 0
-             and not args.disable_dropout]
+        and not args.disable_dropout]
     if loose or getattr(model.config, 'attention_dropout', 0):
         raise ValueError(f'{(loose or ["attention_dropout"])[0]}: GRPOTrainer trains in training mode, where dropout '
-                         f'makes another policy than the one that played. Use disable_dropout=True, and '
-                         f'attention_dropout=0 in the config of the model.')
+            f'makes another policy than the one that played. Use disable_dropout=True, and '
+            f'attention_dropout=0 in the config of the model.')
     if getattr(policy, 'roles', ()):
         raise ValueError(f'roles={policy.roles}: GRPOTrainer trains one model, and this policy has one for every role. '
-                         f'Use agentlab.train.')
+            f'Use agentlab.train.')
 
 class Guest(Training):
     "What agentlab's trainer keeps, inside somebody else's loop."
@@ -245,7 +245,7 @@ class Guest(Training):
         policy.precision = recipe.precision
         self.reference = reference_of(policy) if recipe.kl_coef else None
         self.memory, self.replay = (make(policy, derive(recipe.seed, name)) if (make := getattr(recipe, name)) else None
-                                    for name in ('memory', 'replay'))
+            for name in ('memory', 'replay'))
 
 def twin(policy):
     "A copy with weights of its own, same sampler. Make it before TRL ties forward to the model, or it runs those."
@@ -317,7 +317,7 @@ class _Step:
             raise Skip('no action token counts in the loss, so this update was not made. Look at tokens.weight.')
         if not batch.action('old_logp')[weight > 0].isfinite().all():
             raise Skip('a token that counts in the loss has no old log-probability, so this update was not made. Give '
-                       'demonstrations weight 0, or recompute_old=True.')
+                'demonstrations weight 0, or recompute_old=True.')
         rows = batch.tokens.row[batch.actions][weight > 0].unique()
         each = math.ceil(len(rows)/guest.ranks/args.steps_per_generation)*args.steps_per_generation
         mine = rows[guest.rank::guest.ranks] if guest.rank < len(rows) else rows[:1]
@@ -333,9 +333,9 @@ class _Step:
             raise RuntimeError('this update cannot be made, and DeepSpeed cannot leave one out.')
         shape, device = (self.args.steps_per_generation, 1), self.accelerator.device
         ids, ones, zeros = (torch.full(shape, self.policy.pad_id, device=device),
-                            torch.ones(shape, dtype=torch.long, device=device), torch.zeros(shape, device=device))
+            torch.ones(shape, dtype=torch.long, device=device), torch.zeros(shape, device=device))
         found = dict(prompt_ids=ids, prompt_mask=ones, completion_ids=ids, completion_mask=ones, tool_mask=zeros,
-                     advantages=zeros, old_per_token_logps=zeros, num_items_in_batch=torch.ones((), device=device))
+            advantages=zeros, old_per_token_logps=zeros, num_items_in_batch=torch.ones((), device=device))
         return found | (dict(ref_per_token_logps=zeros - 1e4) if self.beta else {})
 
 STATE = 'agentlab.safetensors'  # in a checkpoint of TRL
@@ -345,18 +345,18 @@ def restore(guest: Guest, path: Path):
     from safetensors.torch import load_file
     if not path.exists():
         raise FileNotFoundError(f'{path} is missing, so the past episodes of this run are unknown. Resume from a '
-                                f'checkpoint in output_dir that has it.')
+            f'checkpoint in output_dir that has it.')
     tensors = load_file(path)
     for name in ('memory', 'replay'):
         if getattr(guest, name) is not None:
             getattr(guest, name).restore({key.partition('/')[2]: x for key, x in tensors.items()
-                                          if key.partition('/')[0] == name})
+                if key.partition('/')[0] == name})
 
 def keep_state(guest: Guest, folder: Path):
     "Memory and replay, beside TRL's checkpoint."
     from safetensors.torch import save_file
     tensors = {f'{name}/{key}': x.detach().cpu().contiguous() for name in ('memory', 'replay')
-               if getattr(guest, name) is not None for key, x in getattr(guest, name).tensors().items()}
+        if getattr(guest, name) is not None for key, x in getattr(guest, name).tensors().items()}
     if not tensors: return
     with atomic(folder/STATE) as path: save_file(tensors, path)
 
@@ -367,7 +367,7 @@ def companion(trainer):
         def on_pre_optimizer_step(self, args, state, control, model=None, **_):
             grads = [p.grad for p in model.parameters() if p.grad is not None]
             fine = trainer.skipped is None and (trainer.split or not grads
-                                                or bool(torch.stack([g.isfinite().all() for g in grads]).all()))
+                or bool(torch.stack([g.isfinite().all() for g in grads]).all()))
             trainer._metrics['train']['agentlab/skipped'].append(float(not fine))
             if not fine: model.zero_grad(set_to_none=True)
         def on_save(self, args, state, control, **_):
@@ -407,20 +407,20 @@ class AgentTrainer(_Resumed):
         make, nothing_given = recipe.optimizer, optimizers == (None, None)
         if nothing_given and make is not torch.optim.AdamW:
             optimizers = make([p for p in policy.model.parameters() if p.requires_grad], lr=recipe.lr,
-                              weight_decay=recipe.weight_decay), None
+                weight_decay=recipe.weight_decay), None
         from datasets import Dataset
         # as many as TRL asks for in a step; nobody reads them
         nothing = Dataset.from_dict(dict(prompt=['']*(args.generation_batch_size//args.num_generations)))
         super().__init__(model=policy.model, reward_funcs=[outcome], args=args, train_dataset=nothing,
-                         processing_class=policy.tokenizer,
-                         callbacks=[*(callbacks or []), companion(self)], optimizers=optimizers)
+            processing_class=policy.tokenizer,
+            callbacks=[*(callbacks or []), companion(self)], optimizers=optimizers)
         self.guest.accelerator = self.accelerator
         self.own_beta = self.beta = recipe.kl_coef  # in the config it would make TRL load another model
     def _generate_and_score_completions(self, inputs: list)->dict:
         "Play and compare; what TRL trains on. Called once for every rollout, with prompts that mean nothing."
         if not self.model.training:
             raise NotImplementedError('TRL evaluates on a data set. Play held-out tasks with '
-                                      'agentlab.train.evaluate(trainer.policy, env).')
+                'agentlab.train.evaluate(trainer.policy, env).')
         start, step = time.monotonic(), self.state.global_step//(self.guest.recipe.minibatches*self.num_iterations)
         self.begin(step)
         if self.split: bring_together(self.model_wrapped, self.guest.policy.model)
@@ -436,11 +436,11 @@ class AgentTrainer(_Resumed):
         log['reward_std'].append(outcomes.std(correction=len(batch) > 1).item())
         log['frac_reward_zero_std'].append(row['dead_groups'])
         lengths = torch.zeros(len(batch.rows)).index_add_(0, batch.tokens.row[batch.actions].cpu(),
-                                                          torch.ones(len(batch.actions)))
+            torch.ones(len(batch.actions)))
         for name, x in dict(mean=lengths.mean(), min=lengths.min(), max=lengths.max()).items():
             log[f'completions/{name}_length'].append(x.item())
         numbers = {name: x for name, x in row.items() if isinstance(x, (int, float)) and not isinstance(x, bool)
-                   and name not in ('step', 'reward', 'dead_groups')}
+            and name not in ('step', 'reward', 'dead_groups')}
         for name, x in numbers.items(): log[f'agentlab/{name}'].append(float(x))
 
 @cache
@@ -448,12 +448,12 @@ def trainer_class():  # a subclass of trl.GRPOTrainer
     "AgentGRPOTrainer; TRL is imported now. Raises ImportError where it is missing or of another kind."
     base = _trl().GRPOTrainer
     lacking = [name for name in ('_generate_and_score_completions', '_compute_loss', '_prepare_inputs')
-               if not hasattr(base, name)]
+        if not hasattr(base, name)]
     if lacking:
         raise ImportError(f'this TRL has no GRPOTrainer.{lacking[0]}: pip install "agentlab-rl[trl]" for one that has')
     return type('AgentGRPOTrainer', (AgentTrainer, base),
-                dict(__module__='agentlab.interop.trl', __doc__="trl.GRPOTrainer on agentlab's rollouts and credit: "
-                     "AgentGRPOTrainer(policy, env, recipe, args).train()"))
+        dict(__module__='agentlab.interop.trl', __doc__="trl.GRPOTrainer on agentlab's rollouts and credit: "
+             "AgentGRPOTrainer(policy, env, recipe, args).train()"))
 
 def __getattr__(name):
     if name == 'AgentGRPOTrainer': return trainer_class()  # so that importing this module does not import TRL

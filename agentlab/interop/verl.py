@@ -38,7 +38,7 @@ def _tables(mask: Tensor)->tuple:
     number = torch.arange(len(mask), device=mask.device)
     turns = dict(episode=row, t=torch.arange(len(row), device=mask.device) - first[row])
     tokens = dict(row=token_row, turn=owner[mask], position=position,
-                  weight=torch.ones(len(position), device=mask.device))
+        weight=torch.ones(len(position), device=mask.device))
     return dict(episodes=dict(seat=0*number), rows=dict(episode=number), turns=turns, tokens=tokens), owner
 
 def from_verl(token_level_rewards: Tensor,  # (rows, longest)
@@ -50,16 +50,16 @@ def from_verl(token_level_rewards: Tensor,  # (rows, longest)
     "What verl holds as tables. Raises ValueError for shapes that do not fit."
     if token_level_rewards.shape != response_mask.shape or response_mask.ndim != 2:
         raise ValueError(f'token_level_rewards has shape {tuple(token_level_rewards.shape)} and response_mask '
-                         f'{tuple(response_mask.shape)}; give both as (rows, longest response)')
+            f'{tuple(response_mask.shape)}; give both as (rows, longest response)')
     if index is not None and len(index) != len(response_mask):
         raise ValueError(f'index has {len(index)} names for {len(response_mask)} rows; give one per row '
-                         f'(verl: the uid)')
+            f'(verl: the uid)')
     tables, owner = _tables(response_mask)
     wide, has = (token_level_rewards.double(), owner[:, 0] >= 0 if owner.shape[1]
-                 else owner.new_zeros(len(owner), dtype=torch.bool))
+        else owner.new_zeros(len(owner), dtype=torch.bool))
     names = np.arange(len(wide)) if index is None else np.unique(np.asarray(index).astype(str), return_inverse=True)[1]
     tables['turns']['reward'] = wide.new_zeros(len(tables['turns']['t'])).index_add_(0, owner[has].flatten(),
-                                                                                     wide[has].flatten())
+        wide[has].flatten())
     tables['episodes'] |= dict(group=torch.as_tensor(names, device=wide.device), outcome=wide.sum(1))
     if reward_baselines is not None: tables['episodes']['greedy'] = reward_baselines.double()
     per_row = tables['turns']['episode'].bincount(minlength=len(wide)).tolist()
@@ -74,7 +74,7 @@ def _add(tables, name, values, per_row, device):
     nested = any(isinstance(x, (list, tuple, np.ndarray)) for x in values)
     if nested and (wrong := [i for i, (x, n) in enumerate(zip(values, per_row)) if len(x) != n]):
         raise ValueError(f'{name} has {len(values[wrong[0]])} entries for the {per_row[wrong[0]]} turns of row '
-                         f'{wrong[0]}; give one per run of ones in response_mask')
+            f'{wrong[0]}; give one per run of ones in response_mask')
     flat = [x for row in values for x in row] if nested else values
     numbers = all(isinstance(x, (bool, int, float, np.number)) for x in flat)
     tables['turns' if nested else 'episodes'][name] = torch.as_tensor(np.asarray(flat) if numbers else [
@@ -87,7 +87,7 @@ def to_verl(values: Tensor,  # (action tokens,) such as advantages
     mask = response_mask.bool()
     if len(values) != int(mask.sum()):
         raise ValueError(f'values has {len(values)} entries for {int(mask.sum())} ones in response_mask; give one per '
-                         f'action token')
+            f'action token')
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_scatter(mask, values.to(mask.device, dtype))
 
 def padded(batch: Batch,  # one row (context window) per episode; each turn has an action token
@@ -96,7 +96,7 @@ def padded(batch: Batch,  # one row (context window) per episode; each turn has 
     "The batch as verl holds it. Raises ValueError for episodes with several windows and turns without tokens."
     if len(batch.rows) != len(batch):
         raise ValueError(f'{len(batch.rows)} rows for {len(batch)} episodes: verl has one row per episode; use '
-                         f'episodes with one window')
+            f'episodes with one window')
     turn, token = batch.action_turn, batch.tokens.take(batch.actions)
     if (batch.turn_lengths() == 0).any():
         raise ValueError('a turn has no action token, so its reward has no place; leave such turns out')
@@ -106,10 +106,10 @@ def padded(batch: Batch,  # one row (context window) per episode; each turn has 
     put = lambda x, where, dtype: torch.zeros(shape, dtype=dtype).index_put_(where, x.to(dtype))
     owner = batch.rows.episode
     found = dict(token_level_rewards=put(batch.turns.reward, (token.row[last], token.position[last]), dtype),
-                 response_mask=put(torch.ones_like(turn), place, torch.int64), values=put(token.value, place, dtype),
-                 index=np.array([f'{g:036d}' for g in batch.episodes.group[owner].tolist()], dtype=object),
-                 reward_baselines=batch.episodes.greedy[owner].to(dtype), outcome=batch.episodes.outcome[owner].numpy(),
-                 form=batch.episodes.form[owner].numpy())
+        response_mask=put(torch.ones_like(turn), place, torch.int64), values=put(token.value, place, dtype),
+        index=np.array([f'{g:036d}' for g in batch.episodes.group[owner].tolist()], dtype=object),
+        reward_baselines=batch.episodes.greedy[owner].to(dtype), outcome=batch.episodes.outcome[owner].numpy(),
+        form=batch.episodes.form[owner].numpy())
     return found
 
 def ragged_batch(episodes: int = 12, size: int = 4,  # episodes; episodes of a group (the last group may be smaller)
@@ -131,15 +131,15 @@ def ragged_batch(episodes: int = 12, size: int = 4,  # episodes; episodes of a g
     row = episode[run//2]
     outcome = torch.zeros(episodes, dtype=torch.float64).index_add_(0, episode, reward)
     e = Table(group=group, seat=number*0, outcome=outcome, greedy=draw(0, 4, episodes).double(),
-              form=draw(0, 1, episodes).double(), truncated=number < 0, last_value=outcome*0)
+        form=draw(0, 1, episodes).double(), truncated=number < 0, last_value=outcome*0)
     k = Table(row=row, turn=torch.where(run % 2 == 1, run//2, -1), position=torch.arange(len(row))
-              - torch.searchsorted(row, row), value=torch.randn(len(row), generator=g).double())
+        - torch.searchsorted(row, row), value=torch.randn(len(row), generator=g).double())
     return Batch(e, Table(episode=number), Table(episode=episode, reward=reward), k)
 
 PREFIX = 'agentlab_'  # of every name in verl's registries
 # verl's key: (our argument, verl's default, what to write)
 _UNREAD = dict(gamma=('gamma', 1., 'gamma'), lam=('lam', 1., 'lam'),
-               norm_adv_by_std_in_grpo=('scale', True, 'scale (null: do not divide)'))
+    norm_adv_by_std_in_grpo=('scale', True, 'scale (null: do not divide)'))
 
 def _plain(value):
     "A value of a configuration as plain Python; lists become tuples."
@@ -152,7 +152,7 @@ def _chosen(section, function: Callable, where: str, skip: int)->dict:
     for name in found:
         if name not in known:
             raise ValueError(f'{where}.{name}={found[name]!r}: {function.__name__} has no such argument; it takes '
-                             f'{", ".join(known) or "none"}')
+                f'{", ".join(known) or "none"}')
     return found
 
 def _read(config, path: str):
@@ -167,12 +167,12 @@ def check_algorithm(function: Callable,  # an estimator of agentlab.credit
     rejects = str(_read(config, 'rollout_correction.rollout_rs') or '')
     if 'token' in rejects and not _read(config, 'rollout_correction.bypass_mode'):
         raise ValueError(f'algorithm.rollout_correction.rollout_rs={rejects!r} cuts holes into response_mask, from '
-                         f'which turns are recovered; use a mode that begins with seq_, or weights (rollout_is)')
+            f'which turns are recovered; use a mode that begins with seq_, or weights (rollout_is)')
     for key, (argument, default, write) in _UNREAD.items():
         value = config.get(key, default)
         if value != default and argument not in found and argument in inspect.signature(function).parameters:
             raise ValueError(f'algorithm.{key}={value!r} is not read by {PREFIX}{function.__name__}; write '
-                             f'+algorithm.agentlab.{write} instead')
+                f'+algorithm.agentlab.{write} instead')
     return found
 
 _columns: ContextVar[dict|None] = ContextVar('agentlab_columns', default=None)
@@ -195,12 +195,12 @@ def as_estimator(function: Callable,  # batch, **keywords -> (action tokens,) ad
     def call(token_level_rewards, response_mask, config=None, index=None, reward_baselines=None, **_):
         given, columns = check_algorithm(function, config), _columns.get() or {}
         lacks = [name for name in _needs(function)
-                 if name not in _HANDED | {*columns} | ({'greedy'} if reward_baselines is not None else set())]
+            if name not in _HANDED | {*columns} | ({'greedy'} if reward_baselines is not None else set())]
         if index is None and 'group' in _needs(function): lacks.insert(0, 'group')
         if lacks or function.__name__ in REFUSED: raise ValueError(_refusal(function, lacks))
         with torch.no_grad():
             advantage = function(from_verl(token_level_rewards, response_mask, index, reward_baselines, **columns),
-                                 **given)
+                **given)
         advantage = to_verl(advantage, response_mask, token_level_rewards.dtype)
         return advantage, advantage.clone()
     call.__name__ = call.__qualname__ = PREFIX + function.__name__
@@ -214,18 +214,18 @@ def _needs(function)->tuple:
 def _refusal(function, lacks)->str:
     if function.__name__ in REFUSED:
         return (f'{PREFIX}{function.__name__} needs values, which verl hands to its own estimator only; use '
-                f'algorithm.adv_estimator=gae')
+            f'algorithm.adv_estimator=gae')
     remedy = ('an estimator that compares outcomes, such as agentlab_grpo or agentlab_reinforce_pp, or hand the '
-              'columns over with agentlab.interop.verl.handing')
+        'columns over with agentlab.interop.verl.handing')
     return (f'{PREFIX}{function.__name__} needs {", ".join(lacks)}, but verl hands an estimator token_level_rewards, '
-            f'response_mask, index and config only. Use {remedy}.')
+        f'response_mask, index and config only. Use {remedy}.')
 
 # name in verl's registry -> function
 estimators = {PREFIX + name: as_estimator(function) for name, function in credit.estimators.items()}
 
 # verl's mode -> `per` of loss_weights
 AGGREGATIONS = {'token-mean': 'token', 'token-sum': 'token', 'seq-mean-token-mean': 'row', 'seq-mean-token-sum': 1.,
-                'seq-mean-token-sum-norm': None}
+    'seq-mean-token-sum-norm': None}
 
 def aggregation_weights(batch: Batch, mode: str,  # the micro-batch, from `from_verl`; verl's loss_agg_mode
     longest: int,  # columns of the padded tensors
@@ -237,7 +237,7 @@ def aggregation_weights(batch: Batch, mode: str,  # the micro-batch, from `from_
     per = AGGREGATIONS[mode] or float(info.get('loss_scale_factor', longest))
     tokens, rows = len(batch.actions), int(batch.tokens.row.unique().numel())
     ranks, whole, here = info.get('dp_size', 1), *(('batch_num_tokens', tokens) if per == 'token'
-                                                   else ('global_batch_size', rows))
+        else ('global_batch_size', rows))
     if ranks > 1 and whole not in info and mode != 'token-sum':
         raise ValueError(f"dp_size={ranks}, but config.global_batch_info has no {whole}; verl's trainer sets it")
     weights = loss_weights(batch, per)*ranks
@@ -246,18 +246,18 @@ def aggregation_weights(batch: Batch, mode: str,  # the micro-batch, from `from_
 
 _LOW_HIGH = dict(low='clip_ratio_low', high='clip_ratio_high')
 _COV = {name: f'policy_loss.{key}'
-        for name, key in dict(share='clip_cov_ratio', least='clip_cov_lb', most='clip_cov_ub').items()}
+    for name, key in dict(share='clip_cov_ratio', least='clip_cov_lb', most='clip_cov_ub').items()}
 _KEYS = {objective.clip: _LOW_HIGH | dict(dual='clip_ratio_c'), objective.gspo: _LOW_HIGH,
-         objective.gspo_turn: _LOW_HIGH, objective.gmpo: _LOW_HIGH,
-         objective.sapo: dict(tau_good='tau_pos', tau_bad='tau_neg'), objective.cispo: _LOW_HIGH,
-         objective.dppo_tv: _LOW_HIGH | dict(cap='clip_ratio_c'),
-         objective.dppo_kl: _LOW_HIGH | dict(cap='clip_ratio_c'),
-         objective.dcpo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'),
-         objective.aepo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'),
-         objective.reinforce: {}, objective.dro: dict(beta='policy_loss.dro_beta'),
-         objective.clip_cov: _LOW_HIGH | _COV,
-         # objective -> its argument -> verl's key
-         objective.kl_cov: dict(share='policy_loss.kl_cov_ratio', coef='policy_loss.ppo_kl_coef')}
+    objective.gspo_turn: _LOW_HIGH, objective.gmpo: _LOW_HIGH,
+    objective.sapo: dict(tau_good='tau_pos', tau_bad='tau_neg'), objective.cispo: _LOW_HIGH,
+    objective.dppo_tv: _LOW_HIGH | dict(cap='clip_ratio_c'),
+    objective.dppo_kl: _LOW_HIGH | dict(cap='clip_ratio_c'),
+    objective.dcpo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'),
+    objective.aepo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'),
+    objective.reinforce: {}, objective.dro: dict(beta='policy_loss.dro_beta'),
+    objective.clip_cov: _LOW_HIGH | _COV,
+    # objective -> its argument -> verl's key
+    objective.kl_cov: dict(share='policy_loss.kl_cov_ratio', coef='policy_loss.ppo_kl_coef')}
 
 def check_loss(function: Callable,  # an objective of agentlab.objective
     config=None,  # the section `actor`: verl's ActorConfig, a DictConfig, or a dictionary
@@ -306,7 +306,7 @@ def at_turn_ends(rewards, response_mask,  # one number per turn; (response,) 1 w
     last[:-1] &= ~mask[1:]
     if len(rewards) != int(last.sum()):
         raise ValueError(f'{len(rewards)} turn rewards for {int(last.sum())} runs of ones in response_mask; every turn '
-                         f'needs a token, and one of the environment before the next')
+            f'needs a token, and one of the environment before the next')
     return torch.zeros(len(mask)).masked_scatter(last, torch.as_tensor(rewards, dtype=torch.float32))
 
 def _as_dict(self)->dict:
@@ -324,8 +324,8 @@ def _sum_up(self, _):
 def _output_class():
     from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
     parts = dict(__annotations__=dict(turn_rewards=list[float] | None), turn_rewards=None, as_dict=_as_dict,
-                 model_post_init=_sum_up, __doc__="verl's AgentLoopOutput with one reward per turn.",
-                 __module__=__name__, __qualname__='TurnRewardOutput')
+        model_post_init=_sum_up, __doc__="verl's AgentLoopOutput with one reward per turn.",
+        __module__=__name__, __qualname__='TurnRewardOutput')
     return type(AgentLoopOutput)('TurnRewardOutput', (AgentLoopOutput,), parts)
 
 class _Talk:
@@ -343,7 +343,7 @@ class _Talk:
             self.ids = await loop.ct_build_initial_tokens(self.messages)
             return True
         merged, mask, logps = await loop.ct_merge_context_msg(before, self.messages, self.ids, self.mask,
-                                                              self.logps or None)
+            self.logps or None)
         if len(mask) >= loop.rollout_config.response_length: return False
         self.ids, self.mask, self.logps = merged.token_ids, mask, logps or []
         return True
@@ -351,11 +351,11 @@ class _Talk:
         "Sample a turn. None where the server gives no token."
         loop, start = self.loop, time.perf_counter()
         out = await loop.server_manager.generate(request_id=self.request, prompt_ids=self.ids,
-                                                 sampling_params=sampling_params)
+            sampling_params=sampling_params)
         self.metrics['generate_sequences'] += time.perf_counter() - start
         # begun with the oldest weights, ended with the newest
         self.extra = out.extra_fields | self.extra | {name: out.extra_fields[name] for name in ('max_global_steps',)
-                                                      if name in out.extra_fields}
+            if name in out.extra_fields}
         if not out.token_ids: return None
         merged, self.mask, logps = await loop.ct_merge_assistant_token(self.ids, out.token_ids, self.mask, (
             self.logps if self.logps or out.log_probs else None), assistant_logprobs=out.log_probs or None)
@@ -369,7 +369,7 @@ async def _run(self, sampling_params: dict, **row):
     env, extra = self.environment, row.get('extra_info') or {}
     if 'seed' not in extra:
         raise ValueError("this row of the dataset has no extra_info['seed'], which says what to play; give every row "
-                         "one, a whole number from 0")
+            "one, a whole number from 0")
     talk, rewards, states = _Talk(self, [dict(m) for m in row.get('raw_prompt', ())]), [], []
     most = self.rollout_config.multi_turn.get('max_assistant_turns', None)
     try:
@@ -397,16 +397,16 @@ def _output(self, talk, rewards, states, step):
     "The episode as verl's trainer wants it."
     start, most = len(talk.ids) - len(talk.mask), self.rollout_config.response_length
     extra = talk.extra | dict(turn_scores=rewards, tool_rewards=[], states=states,
-                              reward_extra_info=dict(success=float(step.info.get('success', False))))
+        reward_extra_info=dict(success=float(step.info.get('success', False))))
     return _output_class()(prompt_ids=talk.ids[:start], response_ids=talk.ids[start:][:most],
-                           response_mask=talk.mask[:most], response_logprobs=talk.logps[:most] or None,
-                           num_turns=2*len(rewards), metrics=talk.metrics, extra_fields=extra, turn_rewards=rewards)
+        response_mask=talk.mask[:most], response_logprobs=talk.logps[:most] or None,
+        num_turns=2*len(rewards), metrics=talk.metrics, extra_fields=extra, turn_rewards=rewards)
 
 def _loop_init(self, *arguments, environment, tools=None, **keywords):
     "verl's arguments, and an environment of agentlab with one seat."
     if len(environment.seats) != 1:
         raise ValueError(f'environment={environment.name} has the seats {environment.seats}; verl trains one policy on '
-                         f'one seat. Play games with agentlab.selfplay')
+            f'one seat. Play games with agentlab.selfplay')
     super(_agent_loop_class(), self).__init__(*arguments, **keywords)
     self.environment = environment
 
@@ -414,7 +414,7 @@ def _loop_init(self, *arguments, environment, tools=None, **keywords):
 def _agent_loop_class():
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase
     parts = dict(__init__=_loop_init, run=_run, __doc__="An environment of agentlab as a verl agent loop.",
-                 __module__=__name__, __qualname__='AgentlabAgentLoop')
+        __module__=__name__, __qualname__='AgentlabAgentLoop')
     return type(AgentLoopBase)('AgentlabAgentLoop', (AgentLoopBase,), parts)
 
 @cache
@@ -422,7 +422,7 @@ def _policy_loss_class():
     from dataclasses import field, make_dataclass
     from verl.workers.config import PolicyLossConfig
     made = make_dataclass('AgentlabPolicyLoss', [('agentlab', dict, field(default_factory=dict))],
-                          bases=(PolicyLossConfig,))
+        bases=(PolicyLossConfig,))
     made.__module__ = __name__
     return made
 
@@ -432,7 +432,7 @@ def __getattr__(name):
     "The classes that stand on verl's own are made when somebody asks for them."
     if name in _LAZY and find_spec('verl') is None:
         raise ImportError(f'agentlab.interop.verl.{name} needs verl: pip install verl==0.9.1, in an environment '
-                          f'of its own')
+            f'of its own')
     if name in _LAZY: return _LAZY[name]()
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
@@ -454,8 +454,8 @@ def _wanted(seeds: int = 3)->list[dict]:
             keys = ['token_level_rewards', 'response_mask', 'index'] + ['reward_baselines']*(function is credit.remax)
             fed = not {*_needs(function)} - {'group', 'greedy'}
             found.append(dict(kind='estimator', name=name, keywords={key: np.asarray(held[key]) for key in keys},
-                              mask=held['response_mask'].bool().numpy(), mode='',
-                              wanted=function(batch).numpy() if fed else 'refused'))
+                mask=held['response_mask'].bool().numpy(), mode='',
+                wanted=function(batch).numpy() if fed else 'refused'))
             if not fed: break
     return found + [_wanted_loss(function, mode, seed) for seed, function in enumerate(_KEYS) for mode in AGGREGATIONS]
 
@@ -472,15 +472,15 @@ def _wanted_loss(function: Callable, mode: str, seed: int)->dict:
     logp = (old + .3*draw()).requires_grad_()
     if mode == 'seq-mean-token-mean': believed = torch.ones_like(believed)  # verl's geo_mean has weights of its own
     b = batch.with_episodes(step=0*batch.episodes.group).with_action(old_logp=old, id=old.view(torch.int64),
-                                                                     weight=torch.ones(n))
+        weight=torch.ones(n))
     per = AGGREGATIONS[mode] or mask.shape[1]
     loss = (loss_weights(b, per)*believed*function(logp, b, advantage, **check_loss(
         function, _DEFAULTS | dict(policy_loss=_DEFAULTS_COV)))).sum()*(n if mode == 'token-sum' else 1)
     wide = dict(old_log_prob=old, log_prob=logp, advantages=advantage, rollout_is_weights=believed)
     arrays = ({name: to_verl(x.detach(), mask, torch.float64).numpy() for name, x in wide.items()}
-              | dict(response_mask=mask.bool().numpy()))
+        | dict(response_mask=mask.bool().numpy()))
     return dict(kind='loss', name=PREFIX + function.__name__, keywords=arrays, mask=arrays['response_mask'], mode=mode,
-                wanted=np.concatenate([[loss.item()], torch.autograd.grad(loss, logp)[0].numpy()]))
+        wanted=np.concatenate([[loss.item()], torch.autograd.grad(loss, logp)[0].numpy()]))
 
 def _in_worker(cases: list, defaults: dict, cov: dict)->dict:
     "Runs in the worker, where it stands alone: no module of ours is imported before verl."
@@ -494,7 +494,7 @@ def _in_worker(cases: list, defaults: dict, cov: dict)->dict:
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
     from verl.workers.config import ActorConfig, PolicyLossConfig
     actor = ActorConfig(strategy='fsdp', rollout_n=1, ppo_micro_batch_size_per_gpu=1,
-                        policy_loss=PolicyLossConfig(**cov), **defaults)
+        policy_loss=PolicyLossConfig(**cov), **defaults)
     def number(case, name):
         given = {key: torch.tensor(x) if x.dtype != object else x for key, x in case['keywords'].items()}
         mask = torch.tensor(case['mask'])
@@ -509,13 +509,13 @@ def _in_worker(cases: list, defaults: dict, cov: dict)->dict:
     found = [said(case, case['name']) for case in cases]
     theirs = [said(case, case['theirs']) if case.get('theirs') else None for case in cases]
     return dict(early=early, modules=ours, seconds=seconds, found=found, theirs=theirs, version=verl.__version__,
-                estimators=sorted(ADV_ESTIMATOR_REGISTRY), losses=sorted(POLICY_LOSS_REGISTRY))
+        estimators=sorted(ADV_ESTIMATOR_REGISTRY), losses=sorted(POLICY_LOSS_REGISTRY))
 
 THEIRS = {'agentlab_clip': 'vanilla', 'agentlab_gspo': 'gspo', 'agentlab_gmpo': 'geo_mean', 'agentlab_sapo': 'sapo',
-          'agentlab_cispo': 'cispo', 'agentlab_dppo_tv': 'dppo_tv', 'agentlab_dppo_kl': 'dppo_kl',
-          # ours -> verl's own loss
-          'agentlab_reinforce': 'gpg', 'agentlab_dro': 'dro', 'agentlab_clip_cov': 'clip_cov',
-          'agentlab_kl_cov': 'kl_cov'}
+    'agentlab_cispo': 'cispo', 'agentlab_dppo_tv': 'dppo_tv', 'agentlab_dppo_kl': 'dppo_kl',
+    # ours -> verl's own loss
+    'agentlab_reinforce': 'gpg', 'agentlab_dro': 'dro', 'agentlab_clip_cov': 'clip_cov',
+    'agentlab_kl_cov': 'kl_cov'}
 OWN_AVERAGE = 'agentlab_gmpo', 'agentlab_sapo'  # verl's average rows whatever loss_agg_mode says
 
 def _need_verl():
@@ -523,7 +523,7 @@ def _need_verl():
     for package in ('verl', 'ray'):
         if find_spec(package) is None:
             raise ImportError(f'agentlab verl-check needs {package}: run it where verl is installed (pip install '
-                              f'verl==0.9.1, then agentlab-rl into the same environment), or make test-verl')
+                f'verl==0.9.1, then agentlab-rl into the same environment), or make test-verl')
 
 def plugin_problem()->str|None:
     "Why `import verl` would not register our names; None where nothing stands in the way."
@@ -531,7 +531,7 @@ def plugin_problem()->str|None:
     points = [point for point in metadata.entry_points(group='verl.plugins') if point.name == 'agentlab']
     if not points:
         return ("no entry point 'agentlab' in the group verl.plugins: install agentlab-rl again in this environment "
-                "(pip install --no-deps .)")
+            "(pip install --no-deps .)")
     if policy not in ('auto', '') and 'agentlab' not in [name.strip() for name in policy.split(',')]:
         return f'VERL_USE_EXTERNAL_PLUGINS={policy!r} leaves agentlab out; unset it, or set it to auto or agentlab'
     try: points[0].load()
@@ -550,7 +550,7 @@ def _ask_worker(cases)->tuple[dict, dict]:
     alone.__module__ = '__main__'  # sent by value: by name, the worker would import this package to find it
     try:
         found = ray.get(ray.remote(num_cpus=1)(alone).remote([{k: v for k, v in case.items() if k != 'wanted'}
-                                                              for case in cases], _DEFAULTS, _DEFAULTS_COV))
+            for case in cases], _DEFAULTS, _DEFAULTS_COV))
     finally:
         if mine: ray.shutdown()
     return found, dict(ray=ready - start, worker=time.perf_counter() - ready)
@@ -568,8 +568,8 @@ def check_rows(cases: list,  # of this module: name, kind, mode, wanted, and `th
     rows = {}
     for case, found, theirs in zip(cases, worker['found'], worker['theirs']):
         row = rows.setdefault(case['name'],
-                              dict(kind=case['kind'], gap=0., cases=0, refused=isinstance(case['wanted'], str),
-                                   verl=None, verl_gap=None, said=None))
+            dict(kind=case['kind'], gap=0., cases=0, refused=isinstance(case['wanted'], str),
+                 verl=None, verl_gap=None, said=None))
         row['gap'], row['cases'] = max(row['gap'], _gap(found, case['wanted'])), row['cases'] + 1
         if isinstance(found, str): row['said'] = found
         if case.get('theirs'):
@@ -586,7 +586,7 @@ def check_problems(rows: dict, worker: dict,  # of `check_rows`; what the worker
     for name, row in rows.items():
         if not row['gap'] <= most and name not in missing:
             found.append(f"{name}: {row['gap']:.1e} from agentlab's own numbers, at most {most:.0e} is allowed"
-                         + (f" ({row['said']})" if row['said'] else ''))
+                + (f" ({row['said']})" if row['said'] else ''))
         if row['verl'] and not row['verl_gap'] <= most:
             found.append(f"{name}: {row['verl_gap']:.1e} from verl's {row['verl']}, at most {most:.0e} is allowed")
     return found
@@ -597,22 +597,22 @@ def verl_check(out=None,  # folder for verl_check.json.xz; None: nothing is writ
     _need_verl()
     if problem := plugin_problem(): return print(f'agentlab verl-check: {problem}') or 1
     cases = [case | dict(theirs=THEIRS.get(case['name']) if case['mode'] == 'seq-mean-token-mean'
-                         or case['name'] not in OWN_AVERAGE else None) for case in _wanted()]
+        or case['name'] not in OWN_AVERAGE else None) for case in _wanted()]
     worker, seconds = _ask_worker(cases)
     rows = check_rows(cases, worker)
     for name, row in rows.items():
         says = ('refused: ' + row['said'].split(f'{name} ')[-1].split(',')[0] if row['refused'] and row['said']
-                else f"{row['gap']:.0e} from ours" + (f", {row['verl_gap']:.0e} from verl's {row['verl']}"
-                                                      if row['verl'] else ''))
+            else f"{row['gap']:.0e} from ours" + (f", {row['verl_gap']:.0e} from verl's {row['verl']}"
+                                                  if row['verl'] else ''))
         print(f"{name:32}{row['kind']:10} {says}")
     problems = check_problems(rows, worker)
     print(f"verl {worker['version']}; Ray started in {seconds['ray']:.1f} s, the worker took {seconds['worker']:.1f} "
-          f"s, of which `import verl` {worker['seconds']:.1f} s", *problems, sep='\n')
+        f"s, of which `import verl` {worker['seconds']:.1f} s", *problems, sep='\n')
     if out is not None:
         from agentlab.bench import circumstances, keep
         record = circumstances('agentlab verl-check') | dict(names=rows,
-                                                             seconds=seconds | dict(import_verl=worker['seconds']),
-                                                             modules=worker['modules'], problems=problems)
+            seconds=seconds | dict(import_verl=worker['seconds']),
+            modules=worker['modules'], problems=problems)
         record['versions'] |= {name: metadata.version(name) for name in ('verl', 'ray', 'numpy')}
         print(keep(record, out, 'verl_check', packed=True))
     return 1 if problems else 0

@@ -21,12 +21,12 @@ def importance_weights(batch:Batch,  # tokens need old_logp (trainer) and sample
 )->Tensor:            # (action tokens,) float64
     "Trainer's over sampler's probability of each token's unit, over weights above 0; e**-20 to e**20."
     sampler = need(batch.tokens, 'sampler_logp', 'a correction compares trainer and sampler',
-                   'Set it with batch.with_action(sampler_logp=...).')[batch.actions]
+        'Set it with batch.with_action(sampler_logp=...).')[batch.actions]
     if sampler.isnan().any():
         raise ValueError(f'sampler_logp is NaN at {int(sampler.isnan().sum())} of {len(sampler)} action tokens. For '
-                         f'tokens that no sampler drew, set it to old_logp (their weight is then 1).')
+            f'tokens that no sampler drew, set it to old_logp (their weight is then 1).')
     old = need(batch.tokens, 'old_logp', 'a correction compares trainer and sampler',
-               'Set it with batch.with_action(old_logp=policy.logprobs(batch)[0]).')[batch.actions]
+        'Set it with batch.with_action(old_logp=policy.logprobs(batch)[0]).')[batch.actions]
     counts = batch.action('weight') > 0
     gap = torch.where(counts, old.double() - sampler.double(), torch.nan)
     whole = (group_mean if mean else group_sum)(gap, unit(batch))
@@ -44,7 +44,7 @@ def icepop(batch:Batch,  # tokens need old_logp and sampler_logp
     "Importance weights inside a band, 0 outside it (IcePop, arXiv 2510.18855)."
     if not 0 <= low < high:
         raise ValueError(f'low={low}, high={high}: weights between them are kept; give 0 <= low < high, such '
-                         f'as .5 and 5')
+            f'as .5 and 5')
     w = importance_weights(batch, unit, mean)
     return torch.where((w >= low) & (w <= high), w, 0)
 
@@ -67,8 +67,8 @@ class corrected:
         named = lambda x: f'{x.__module__}:{x.__qualname__}' if hasattr(x, '__qualname__') else repr(x)
         told = ''.join(f', {k}={named(v) if callable(v) else repr(v)}' for k, v in keywords.items())
         self.__name__, self.__qualname__ = (f'corrected_{getattr(objective, "__name__", "objective")}',
-                                            f'corrected({named(objective)}, {named(weights)}, '
-                                            f'normalize={normalize}{told})')
+            f'corrected({named(objective)}, {named(weights)}, '
+            f'normalize={normalize}{told})')
         if normalize or keywords.get('unit') is each_episode or hasattr(objective, 'plan'): self.plan = self._plan
     def __call__(self, logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, **objective_args)->Tensor:
         "The objective's loss of each action token, times its weight."
@@ -78,7 +78,7 @@ class corrected:
         "Columns for a whole minibatch: the weights, and whatever the inner objective plans."
         inner = getattr(self.objective, 'plan', None)
         return ((inner(logp, batch, advantage, entropy, **objective_args) if inner else {})
-                | dict(correction=self._weights(batch)))
+            | dict(correction=self._weights(batch)))
     def _weights(self, batch):
         w = self.weights(batch, **self.weights_args).detach()
         mean = w[batch.action('weight') > 0].mean() if self.normalize else 1.
@@ -101,5 +101,5 @@ def dart_recipe():
     from agentlab.replay.tasks import PacedSelection, play_paced
     from agentlab.rollout.filters import mask_certain
     return dict(credit=grpo, curate=mask_certain, objective=partial(corrected(gspo, dart_weights), low=.1, high=.28),
-                rollout=play_paced, memory=PacedSelection, replay=partial(SuccessReplay, key=by_number),
-                recompute_old=True, kl_coef=.1, loss_per='row')
+        rollout=play_paced, memory=PacedSelection, replay=partial(SuccessReplay, key=by_number),
+        recompute_old=True, kl_coef=.1, loss_per='row')

@@ -23,7 +23,7 @@ def covariance(logp:Tensor,  # (action tokens,) log-probability under the policy
     check_flat(logp=logp, advantage=advantage, by=by)
     if not len(logp) == len(advantage) == len(batch.actions):
         raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values for {len(batch.actions)} action '
-                         f'tokens; give one per action token')
+            f'tokens; give one per action token')
     counts = batch.action('weight') > 0
     a, l = (torch.where(counts, x.detach().double(), torch.nan) for x in (advantage, logp))
     return (a - group_mean(a, by))*(l - group_mean(l, by))
@@ -62,9 +62,9 @@ def _some(eligible, n, batch, seed):
     "`n` of the True elements, drawn by a generator that depends on the seed and on what the batch holds."
     ids = batch.tokens.id[batch.actions]
     facts = (int(batch.episodes.step.max()) if len(batch) else 0, len(ids), int(ids.sum()),
-             int((ids*torch.arange(len(ids), device=ids.device)).sum()))
+        int((ids*torch.arange(len(ids), device=ids.device)).sum()))
     order = torch.randperm(int(eligible.sum()),
-                           generator=torch.Generator().manual_seed(derive(seed, 'covariance', *facts)))
+        generator=torch.Generator().manual_seed(derive(seed, 'covariance', *facts)))
     chosen = torch.zeros_like(eligible)
     chosen[eligible.nonzero()[:, 0][order[:n].to(eligible.device)]] = True
     return chosen
@@ -118,7 +118,7 @@ def spear_clip(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, 
     if 'dropped' in batch.tokens: dropped = batch.action('dropped') > 0
     else:
         dropped = spear_plan(logp, batch, advantage, None, share, least, most, replay, low, high, seed,
-                             faithful)['dropped'] > 0
+            faithful)['dropped'] > 0
     return torch.where(dropped, 0, loss)
 
 def spear_plan(
@@ -130,7 +130,7 @@ def spear_plan(
     if faithful and tuple(replay) != (.02, 1., 40.):
         raise ValueError(f'replay={replay} together with faithful=True, which ignores it; leave one out')
     source = need(batch.episodes, 'source', 'spear_clip tells replayed episodes from others',
-                  "Give episodes a source: 'policy' or 'replay'.")
+        "Give episodes a source: 'policy' or 'replay'.")
     old = (source == state_key('replay'))[batch.rows.episode[batch.tokens.row[batch.actions]]]
     cov, free = covariance(logp, batch, advantage, old), ~clipped(logp, batch, advantage, low=low, high=high)
     dropped = torch.zeros_like(old)

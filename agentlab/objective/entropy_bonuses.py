@@ -22,7 +22,7 @@ def entropy_bonus(logp:Tensor, batch:Batch,  # tokens need old_logp, and entropy
     entropy = _open(entropy, logp, 'entropy_bonus')
     if coefficient is None:
         coefficient = need(batch.tokens, 'entropy_coef', 'entropy_bonus reads its coefficient',
-                           'Give coefficient=, or the recipe memory=AdaptiveCoefficient.')[batch.actions].to(entropy)
+            'Give coefficient=, or the recipe memory=AdaptiveCoefficient.')[batch.actions].to(entropy)
     elif not math.isfinite(coefficient):
         raise ValueError(f'coefficient={coefficient}: give a number, often .001 to .01')
     return objective(logp, batch, advantage, entropy, **objective_args) - coefficient*entropy
@@ -31,7 +31,7 @@ def _open(entropy, logp, who):
     "The entropies, checked."
     if entropy is None:
         raise ValueError(f'{who} got entropy=None; pass the entropies of the policy in training, the second result of '
-                         f'policy.forward(batch)')
+            f'policy.forward(batch)')
     check_flat(entropy=entropy, logp=logp)
     if len(entropy) != len(logp):
         raise ValueError(f'entropy has {len(entropy)} and logp {len(logp)} values; give one per action token')
@@ -59,7 +59,7 @@ def epo(logp:Tensor,      # (action tokens,) log-probability under the policy in
     "Clipped loss minus an entropy bonus bounded by its turn's history (EPO, Xu et al. 2025). Scope: the token."
     entropy = _open(entropy, logp, 'epo')
     history = batch.spread(need(batch.turns, 'entropy_history', 'epo compares with the entropy that a turn '
-                                'number has had', 'Give the recipe memory=EntropyHistory.'))
+        'number has had', 'Give the recipe memory=EntropyHistory.'))
     penalty = entropy_penalty(entropy, history, alpha, *within, faithful)
     if faithful: penalty = penalty*(batch.turns.t[batch.action_turn] >= 25).any()
     return clip(logp, batch, advantage, low=low, high=high, dual=dual) - bonus*(entropy - smooth*phase*penalty)

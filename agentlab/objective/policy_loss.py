@@ -32,7 +32,7 @@ def _ratio(logp, batch, advantage, low, high, dual):
     if not high >= 0: raise ValueError(f'high={high}: it is how far a ratio may rise above 1; use 0 or more, often .2')
     if dual is not None and not dual > 1:
         raise ValueError(f'dual={dual}: it bounds the ratio of bad tokens and must be above 1, often 3; None '
-                         f'for no bound')
+            f'for no bound')
     check_flat(logp=logp, advantage=advantage)
     if len(logp) != len(advantage):
         raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
@@ -46,7 +46,7 @@ def _check_length(logp, column):
 def _moved(logp, batch):
     "New over old probability, between e**-20 and e**20, so that no product becomes infinite."
     old = need(batch.tokens, 'old_logp', 'the ratio compares the policy with itself before the update',
-               'Set it with batch.with_action(old_logp=policy.logprobs(batch)[0]).')[batch.actions]
+        'Set it with batch.with_action(old_logp=policy.logprobs(batch)[0]).')[batch.actions]
     _check_length(logp, old)
     return (logp-old).clamp(-20, 20).exp()
 
@@ -91,7 +91,7 @@ def kl_k3(logp:Tensor,     # (action tokens,) log-probability under the policy, 
     "exp(-d) - 1 + d of the log-ratio d: unbiased and never negative (k3, GRPO eq. 4)."
     if bound is not None and not bound > 0:
         raise ValueError(f'bound={bound}: it is the most a token may count, in nats; use a number above 0, often 10, '
-                         f'or None for no bound')
+            f'or None for no bound')
     back = (_reference(batch, logp) - logp).clamp(max=20)  # e**20 is far enough; beyond it float32 becomes infinite
     distance = back.exp() - 1 - back
     if bound is not None: distance = distance.clamp(max=bound)
@@ -99,7 +99,7 @@ def kl_k3(logp:Tensor,     # (action tokens,) log-probability under the policy, 
 
 def _reference(batch, logp):
     ref = need(batch.tokens, 'ref_logp', 'a KL to the reference compares with its log-probabilities',
-               'Set them with batch.with_action(ref_logp=reference.logprobs(batch)[0]), or use no KL.')[batch.actions]
+        'Set them with batch.with_action(ref_logp=reference.logprobs(batch)[0]), or use no KL.')[batch.actions]
     _check_length(logp, ref)
     return ref
 
@@ -114,7 +114,7 @@ def loss_weights(batch:Batch,  # the whole batch of one optimizer step, not a mi
     constant = isinstance(per, (int, float)) and not isinstance(per, bool) and 0 < per < torch.inf
     if not constant and not (isinstance(per, str) and per in parents):
         raise ValueError(f"per={per!r}: use 'token', 'turn', 'row', 'episode', 'nested', or a positive number of "
-                         f"tokens (Dr. GRPO)")
+            f"tokens (Dr. GRPO)")
     parent = parents['episode' if constant else per]
     size = group_sum(weight, batch.action_turn if per == 'nested' else parent)
     if per == 'nested': size = size*group_sum(torch.where(weight > 0, weight/size, 0), parent)

@@ -47,7 +47,7 @@ def gspo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as 
     rows."""
     _, advantage = _ratio(logp, batch, advantage, low, high, None)
     moved = (batch.action('gspo_moved') if 'gspo_moved' in batch.tokens
-             else gspo_plan(logp, batch, advantage, unit=unit)['gspo_moved'])
+        else gspo_plan(logp, batch, advantage, unit=unit)['gspo_moved'])
     ratio = (logp - logp.detach() + moved).clamp(max=10).exp()
     return -torch.minimum(ratio*advantage, ratio.clamp(1-low, 1+high)*advantage).to(logp)
 

@@ -37,14 +37,14 @@ def dppo_kl(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # 
     others = lambda x: (1-x).clamp(min=0) + 1e-8  # rounding may leave a probability above 1
     far = q*(old-new) + (1-q)*(others(q)/others(p)).log()
     return _inside(torch.where(advantage > 0, (far <= high) | (p <= q), (far <= low) | (p >= q)), ratio, advantage,
-                   logp, cap)
+        logp, cap)
 
 def _anchored(logp, batch, advantage, low, high, base):
     "(ratio to `base`, advantage, log-probability of `base`), with all arguments checked."
     for name, bound in (('low', low), ('high', high)):
         if not bound >= 0: raise ValueError(f'{name}={bound}: it bounds how far a token may move; use 0 or more')
     old = need(batch.tokens, base, 'DPPO asks how far a token has moved',
-               f'Set it with batch.with_action({base}=...).')[batch.actions]
+        f'Set it with batch.with_action({base}=...).')[batch.actions]
     ratio, advantage = _ratio(logp, batch.with_action(old_logp=old), advantage, 0, 0, None)
     return ratio, advantage, old
 
@@ -131,7 +131,7 @@ def hispo_mask(batch:Batch,  # tokens need old_logp (trainer) and sampler_logp
 )->Tensor:               # (action tokens,) bool: stays in the loss
     "True where trainer and sampler agree, on the sequence and on the token (HisPO, arXiv 2603.21065, from notes)."
     gap = batch.action('old_logp').double() - need(batch.tokens, 'sampler_logp', 'HisPO compares trainer and sampler',
-                                                   'Set it with batch.with_action(sampler_logp=...).')[batch.actions]
+        'Set it with batch.with_action(sampler_logp=...).')[batch.actions]
     return ((_unit_mean(gap, batch, unit).exp() - 1).abs() < sequence) & ((gap.exp() - 1).abs() < token)
 
 def hispo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need sampler_logp too

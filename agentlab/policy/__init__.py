@@ -17,7 +17,7 @@ from .tiny import demonstrate, taught, tiny_model, tiny_policy, warm_start
 from .vllm import Ask, Said, Shelf, VLLMEngine, VLLMSampler, VLLMServer, checked, start_vllm
 from .tree import Work
 from .formats import (Call, Calls, Plain, Reading, Spoken, Thinking, as_one, fitted_policy, hermes,
-                                     message, plan, spell, style_of, wordwise, xml)
+    message, plan, spell, style_of, wordwise, xml)
 from .exact import in_base_dtype
 from .guide import suited
 from .export import Conversation, opened

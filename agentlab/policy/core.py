@@ -36,7 +36,7 @@ class Chat:
             raise ValueError('this tokenizer has no chat_template. Set tokenizer.chat_template to a Jinja template.')
         if rewrites not in (False, True, 'window'):
             raise ValueError(f"rewrites={rewrites!r}: use False (refuse), True (append all the same) or 'window' (a "
-                             f"rewritten context begins a new window)")
+                f"rewritten context begins a new window)")
         self.tokenizer, self.rewrites, self.role, self.variables = tokenizer, rewrites, role, variables
         check_role(self)
         self.facts = template_facts(self)
@@ -48,25 +48,25 @@ class Chat:
         template = self.tokenizer.chat_template
         dated = dict(chat_template=fixed_day + template) if 'strftime_now' in str(template) else {}
         return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt, **dated,
-                                                  **self.variables)
+            **self.variables)
     def _render(self, *contents, system=None):
         messages = [dict(role='system', content=system)] if system else []
         messages += [c if isinstance(c, dict) else dict(role=('assistant' if i % 2 else self.role if i else 'user'),
-                                                        content=c) for i, c in enumerate(contents)]
+            content=c) for i, c in enumerate(contents)]
         return self.render(messages, prompt=len(contents) % 2 == 1)
     def _end_of_turn(self)->int:
         after = self._render('FIRSTUSER', 'FIRSTAGENT', 'NEXTUSER').partition('FIRSTAGENT')[2]
         ids = self.tokenizer.encode(after, add_special_tokens=False)
         if not ids or ids[0] not in self.tokenizer.all_special_ids:
             raise ValueError(f'the chat template writes {after[:40]!r} after an assistant message, and that does not '
-                             'start with a special token. Agents need an end-of-turn token to stop at: add one to the '
-                             'template and to the special tokens.')
+                'start with a special token. Agents need an end-of-turn token to stop at: add one to the '
+                'template and to the special tokens.')
         return ids[0]
     def _between(self, kind, system=None)->tuple[list, list]:
         "Ids before and after an observation: at the start ('first'), or between two actions ('next')."
         if (kind, system) not in self._parts:
             text = (self._render('FIRSTUSER', system=system) if kind == 'first'
-                    else self._render('FIRSTUSER', 'FIRSTAGENT', 'NEXTUSER').partition('FIRSTAGENT')[2])
+                else self._render('FIRSTUSER', 'FIRSTAGENT', 'NEXTUSER').partition('FIRSTAGENT')[2])
             before, _, after = text.partition('FIRSTUSER' if kind == 'first' else 'NEXTUSER')
             before, after = self._framed(before, system), self.tokenizer.encode(after, add_special_tokens=False)
             self._parts[kind, system] = (before if kind == 'first' else before[1:], after)
@@ -119,7 +119,7 @@ class Chat:
         "Ids of new messages after a reply that ended in `last_id`; None where the template does not simply go on."
         if [m['role'] for m in messages] == ['user']: return self.next(messages[0]['content'], last_id)
         text, told = self._placed(messages, dict(role='user', content='FIRSTUSER'),
-                                  dict(role='assistant', content='FIRSTAGENT'))
+            dict(role='assistant', content='FIRSTAGENT'))
         ids = self._filled(text.partition('FIRSTAGENT')[2], told)
         return ids[last_id == self.end_id:] if ids[:1] == [self.end_id] else None
     def again(self, observations: list[str], replies: list[str], system: str|None = None)->list[int]:
@@ -150,10 +150,10 @@ class Chat:
     def _filled(self, text: str, told: dict)->list[int]:
         "Ids of a rendering with its places filled in."
         return [i for x in re.split(r'(TEXT\d+A\dX)', text) if x
-                for i in (told[x] if x in told else self.tokenizer.encode(x, add_special_tokens=False))]
+            for i in (told[x] if x in told else self.tokenizer.encode(x, add_special_tokens=False))]
 
 CHAT_TEMPLATE = ("{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
-                 "{% if add_generation_prompt %}<|assistant|>{% endif %}")
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}")
 CONTROL = ('<|end|>', '<|system|>', '<|user|>', '<|assistant|>')
 
 def word_tokenizer(words: list[str],  # every word the agent may say or hear
@@ -165,8 +165,8 @@ def word_tokenizer(words: list[str],  # every word the agent may say or hear
     raw = Tokenizer(models.WordLevel(vocabulary, unk_token='<unk>'))
     raw.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token='<|end|>', pad_token='<|end|>',
-                                        unk_token='<unk>',
-                                        additional_special_tokens=list(CONTROL[1:]), clean_up_tokenization_spaces=False)
+        unk_token='<unk>',
+        additional_special_tokens=list(CONTROL[1:]), clean_up_tokenization_spaces=False)
     # whole, where the marks would part them
     tokenizer.add_tokens([w for w in vocabulary if re.fullmatch('</?[a-z_]+>', w) and w != '<unk>'])
     tokenizer.chat_template = CHAT_TEMPLATE
@@ -191,7 +191,7 @@ def take_rows(batch: Batch, rows: Tensor,  # row numbers
     chosen = torch.zeros(len(batch.rows), dtype=torch.bool, device=batch.tokens.row.device)
     chosen[rows.to(chosen.device)] = True
     return (batch.replace(tokens=batch.tokens.take(chosen[batch.tokens.row])),
-            chosen[batch.tokens.row[batch.actions]].nonzero()[:, 0])
+        chosen[batch.tokens.row[batch.actions]].nonzero()[:, 0])
 
 def action_rows(batch: Batch)->Tensor:
     "Numbers of the rows that hold an action token."
@@ -246,7 +246,7 @@ class _Model:
         if place in self._settled: engage(self.model, self._settled[place])
         else:
             self._settled[place] = settle(self.model, False if self.exact is None and self.samples_by is not None
-                                          else self.exact)
+                else self.exact)
         return self._settled[place]
     @contextmanager
     def inexact(self):
@@ -274,7 +274,7 @@ def _plain_head(model):
     ids = torch.zeros((1, 2), dtype=torch.long, device=next(model.parameters()).device)
     try:
         same = torch.allclose(head(body(input_ids=ids, use_cache=False).last_hidden_state),
-                              model(input_ids=ids, use_cache=False).logits, atol=1e-5)
+            model(input_ids=ids, use_cache=False).logits, atol=1e-5)
     except (TypeError, AttributeError): return None
     return (body, head) if same else None
 
@@ -290,17 +290,17 @@ def check_learnable(name: str, weights):
     "Refuse to train weights in 16 bits: a step of a ten-thousandth of a weight would be rounded away."
     if any(p.dtype in (torch.bfloat16, torch.float16) for p in weights):
         raise ValueError(f'policy {name!r}: its weights are kept in 16 bits, in which small steps vanish. Train an '
-                         f'adapter, which is kept in float32 (lora=16, --lora 16), '
-                         'or load the model in float32 (dtype=torch.float32) and give precision="bf16" to the recipe.')
+            f'adapter, which is kept in float32 (lora=16, --lora 16), '
+            'or load the model in float32 (dtype=torch.float32) and give precision="bf16" to the recipe.')
 
 def check_bf16(device):
     "Refuse a GPU that cannot compute in bf16."
     device = torch.device(device)
     if device.type == 'cuda' and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise ValueError(f'{torch.cuda.get_device_name(device)} cannot compute in bf16, and fp16 is not offered (it '
-                         f'needs a loss scaler, which is not part of a checkpoint). '
-                         "Use a GPU from NVIDIA's Ampere generation on (compute capability 8.0), or precision='no' "
-                         "without QLoRA, or the CPU (device='cpu').")
+            f'needs a loss scaler, which is not part of a checkpoint). '
+            "Use a GPU from NVIDIA's Ampere generation on (compute capability 8.0), or precision='no' "
+            "without QLoRA, or the CPU (device='cpu').")
 
 class _Scored(_Model):
     "How likely every action token of a batch was."
@@ -311,7 +311,7 @@ class _Scored(_Model):
     def computing(self):
         "Around a forward pass: its precision, and gradient checkpointing where it is enabled and gradients are wanted."
         layers = ([m for m in self.model.modules() if getattr(m, 'gradient_checkpointing', False)]
-                  if torch.is_grad_enabled() else [])
+            if torch.is_grad_enabled() else [])
         exact = self.settle()  # then it is computed as it was sampled, without autocast
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == 'bf16' and not exact):
             try:
@@ -341,7 +341,7 @@ class _Scored(_Model):
         "Log-probability and entropy of every action token, in the order of `batch.actions`."
         if temperature <= 0:
             raise ValueError(f'temperature={temperature}: log-probabilities need a positive temperature; greedy play '
-                             f'is recorded at temperature 1')
+                f'is recorded at temperature 1')
         logp = torch.zeros(len(batch.actions), device=self.device)
         entropy = torch.zeros_like(logp)
         for part, which in self.parts(batch, budget=budget):
@@ -388,7 +388,7 @@ class Policy(_Scored):
         exact: bool|None = None):
         self.provenance = provenance
         self.model, self.tokenizer, self.name, self.samples_by, self.precision = (model.eval(), tokenizer, name,
-                                                                                  sampler, precision)
+            sampler, precision)
         self.chat = chat or Chat(tokenizer)
         self.end_id = self.chat.end_id
         self.pad_id = self.end_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
@@ -402,7 +402,7 @@ class Policy(_Scored):
         if self.samples_by is not None:
             if kw:
                 raise TypeError(f'{sorted(kw)} are arguments of a TorchSampler, but the policy {self.name!r} samples '
-                                f'by {type(self.samples_by).__name__}: set them there')
+                    f'by {type(self.samples_by).__name__}: set them there')
             # what it gives back is bound to these weights; a sampler of one policy gives nothing
             return self.samples_by.sync(self) or self.samples_by
         from agentlab.policy.sampler import TorchSampler
@@ -444,7 +444,7 @@ def closing(policy, batch: Batch,
     kept = [i for i in cut if len(ids[i]) < policy.max_context]
     seats = {i: batch.labels['seat'][key] for i, key in enumerate(batch.episodes.seat.tolist())}
     asked = [Episode([Turn(0, context_ids=ids[i], ids=[policy.end_id], logps=[0.], entropies=[0.])], seat=seats[i])
-             for i in kept]
+        for i in kept]
     return torch.tensor(kept, dtype=torch.int64, device=batch.episodes.truncated.device), Batch.from_episodes(asked)
 
 @contextmanager
@@ -472,11 +472,11 @@ def find_model(
     if (folder / 'config.json').exists():
         if any(folder.glob('*.safetensors')): return str(folder)
         raise FileNotFoundError(f'{folder} holds no *.safetensors. Weights in other files (pickles, *.bin) can run '
-                                'code when they are opened, so they are not read. Convert them where you trust them: '
-                                'AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)')
+            'code when they are opened, so they are not read. Convert them where you trust them: '
+            'AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)')
     if not folder.exists() and re.fullmatch(r'[\w.-]+/[\w.-]+', str(name)): return str(name)
     raise FileNotFoundError(f'{name} holds no config.json. Give a folder that Policy.save_pretrained or transformers '
-                            f'wrote, or a model of the hub as owner/name.')
+        f'wrote, or a model of the hub as owner/name.')
 
 @contextmanager
 def without_code(name):
@@ -485,8 +485,8 @@ def without_code(name):
     except ValueError as e:
         if 'trust_remote_code' not in str(e): raise
         raise ValueError(f'{name} needs Python code that came with it, and agentlab runs none: it would run with all '
-                         f'your rights. '
-                         'Give a model that transformers knows, or convert it where you trust it.') from None
+            f'your rights. '
+            'Give a model that transformers knows, or convert it where you trust it.') from None
 
 @contextmanager
 def fetching(name):
@@ -496,15 +496,15 @@ def fetching(name):
     except OSError as e:
         why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
         raise FileNotFoundError(f'{name} is no folder here, and the hub did not give it: {why} Look at the name and at '
-                                f'the network; for a private or gated model log in (hf auth login); '
-                                'without a network give the folder of a model that is on this machine.') from e
+            f'the network; for a private or gated model log in (hf auth login); '
+            'without a network give the folder of a model that is on this machine.') from e
 
 def check_vocabulary(tokenizer, tokens: int, name=''):
     "Refuse a tokenizer that knows ids for which the model has no embedding."
     if len(tokenizer) > tokens:
         raise ValueError(f'the tokenizer of {name} has {len(tokenizer)} ids and its model embeds {tokens}. They do not '
-                         f'belong together: give the tokenizer that the model was trained with, or resize the '
-                         f'embedding first.')
+            f'belong together: give the tokenizer that the model was trained with, or resize the '
+            f'embedding first.')
 
 def described(found: str, revision: str|None = None,  # of `find_model`; of a model on the hub
 )->tuple:  # its config, its tokenizer
@@ -521,7 +521,7 @@ def with_weights(found, dtype: torch.dtype, **how):  # of `find_model`; of trans
     from transformers import AutoModelForCausalLM
     with quiet(), fetching(found):
         model = AutoModelForCausalLM.from_pretrained(found, dtype=dtype, use_safetensors=True, trust_remote_code=False,
-                                                     **how)
+            **how)
     # a mapped file begins at any address, and where a weight lies can decide the last bit of a product
     for p in model.parameters(): p.data = p.data.clone() if p.device.type == 'cpu' else p.data
     return model

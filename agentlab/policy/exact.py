@@ -39,7 +39,7 @@ def weighted_values(query: Tensor,  # (rows, heads, queries, width)
     "Attention in float64, rounded once: alone as in company, wherever float64 hides the order of sums."
     (rows, heads, count, width), groups, keys = query.shape, key.shape[1], key.shape[2]
     out, mask = query.new_empty(rows, count, heads,
-                                value.shape[3]), None if mask is None else mask.expand(rows, -1, -1, -1)
+        value.shape[3]), None if mask is None else mask.expand(rows, -1, -1, -1)
     queries = min(count, max(16, BLOCK // (8*heads*keys)))
     for r in _cut(rows, max(1, BLOCK // (8*keys*max(heads*queries, groups*width)))):
         some, k, v = query[r].double() * scale, key[r].double(), value[r].double()
@@ -48,7 +48,7 @@ def weighted_values(query: Tensor,  # (rows, heads, queries, width)
             score = torch.matmul(asked.flatten(2, 3), k[:, :, :seen].transpose(2, 3)).view(*asked.shape[:4], seen)
             weight = torch.softmax(_mask(score, None if mask is None else mask[r, :, q], causal), -1)
             out[r, q] = torch.matmul(weight.flatten(2, 3), v[:, :, :seen]).view(-1, heads, q.stop - q.start,
-                                                                                value.shape[3]).transpose(1, 2)
+                value.shape[3]).transpose(1, 2)
     return out
 
 class _Once(torch.autograd.Function):
@@ -80,7 +80,7 @@ def exact_attention(module,  # the layer that asks
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)
     count, scale = query.shape[2], query.shape[3]**-.5 if scaling is None else scaling
     causal = attention_mask is None and count > 1 and (getattr(module, 'is_causal', True) if is_causal is None
-                                                       else is_causal)
+        else is_causal)
     if causal: key, value = key[:, :, :count], value[:, :, :count]  # a static cache has empty places behind
     if not torch.is_grad_enabled(): return weighted_values(query, key, value, attention_mask, scale, causal), None
     return _Once.apply(module, query, key, value, attention_mask, scale, causal), None
@@ -116,12 +116,12 @@ def _adapted_linear():
         def forward(self, x: Tensor, *args, **kwargs)->Tensor:
             names = [name for name in self.active_adapters if name in self.lora_A]
             plain = len(names) == 1 and not (args or kwargs or self.disable_adapters or self.merged
-                                             or names[0] in getattr(self, 'lora_variant', ()))
+                or names[0] in getattr(self, 'lora_variant', ()))
             if not plain or self.lora_B[names[0]].bias is not None: return super().forward(x, *args, **kwargs)
             said, low = self.base_layer(x), self.lora_A[names[0]](self.lora_dropout[names[0]](x))
             back = self.lora_B[names[0]].weight.to(said.dtype)
             return said.flatten(0, -2).addmm_(low.flatten(0, -2), back.t(),
-                                              alpha=self.scaling[names[0]]).view(said.shape)
+                alpha=self.scaling[names[0]]).view(said.shape)
     return AdaptedLinear
 
 @lru_cache(maxsize=512)
@@ -137,12 +137,12 @@ def _independent_from(inputs: int, outputs: int, dtype: torch.dtype, added: bool
     multiply = torch.nn.functional.linear
     if added:
         multiply = (lambda rows, matrix: rows[:, :1].expand(-1, len(matrix)).contiguous()
-                    .addmm_(rows, matrix.t(), alpha=2.))
+            .addmm_(rows, matrix.t(), alpha=2.))
     whole = multiply(rows, matrix)
     sizes = [*range(2, 33), 40, 48, 64, 65, 100, 200, 333]
     tried = min(512, 2**16 // len(matrix))  # few outputs: many rows, or a difference is not met
     apart = [n for n in sizes if not all(torch.equal(multiply(rows[at:at + n], matrix), whole[at:at + n])
-                                         for at in range(0, max(1, tried - n), n))]
+        for at in range(0, max(1, tried - n), n))]
     return max(apart, default=1) + 1
 
 @torch.no_grad()
@@ -153,7 +153,7 @@ def fewest_rows(model,  # a transformers model, or a peft model around one
     layers = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m.weight.is_floating_point()]
     adapters = {m for m in layers if isinstance(m, AdapterMatrix)}
     shapes = {(m.in_features, m.out_features, first.dtype if m in adapters else m.weight.dtype, added) for m in layers
-              for added in {False, m in adapters}}
+        for added in {False, m in adapters}}
     needed = {shape: _independent_from(*shape, first.device, torch.get_num_threads()) for shape in shapes}
     if any(n > MOST for (*_, dtype, _), n in needed.items() if dtype == first.dtype): return None
     return min(max(needed.values(), default=1), MOST)
@@ -202,6 +202,6 @@ def settle(model,  # a transformers model in evaluation mode, or a peft model ar
     else: why = why_not(model)
     if why and wanted:
         raise ValueError(f'exact=True, but {why}. Give exact=None, and watch sampler_gap; recompute_old=True begins '
-                         f'every update at a ratio of 1.')
+            f'every update at a ratio of 1.')
     engage(model, not why)
     return not why

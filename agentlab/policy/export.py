@@ -30,7 +30,7 @@ def opened(
     if (folder/'adapter_config.json').exists(): return Policy.load(folder, device=device, name=str(model))
     whole = (folder/'config.json').exists() and '"float32"' in (folder/'config.json').read_text(encoding='utf-8')
     return pretrained(model if model in KNOWN else folder, lora=0, device=device, chat=dict(rewrites='window'),
-                      dtype=torch.float32 if whole else best_dtype(device))
+        dtype=torch.float32 if whole else best_dtype(device))
 
 def plain_model(name):
     "A model by transformers alone, in float32 on the CPU."
@@ -74,12 +74,12 @@ def export_run(run: str,  # run folder, or folder of a policy
     if adapter:
         facts = json.loads((shutil.copytree(source, Path(adapter))/'adapter_config.json').read_text())
         print(printable(f"adapter: {adapter}\nvLLM: vllm serve {facts['base_model_name_or_path']} --enable-lora "
-                        f"--max-lora-rank {facts['r']} --lora-modules {Path(adapter).name}={adapter}"))
+            f"--max-lora-rank {facts['r']} --lora-modules {Path(adapter).name}={adapter}"))
     if merged:
         distance = write_merged(policy, merged, getattr(torch, dtype))
         print(printable(f'merged: {merged}, opened again by transformers: logits differ by at most {distance:.2g}\n'
-                        f'vLLM: vllm serve {merged}\nllama.cpp: python convert_hf_to_gguf.py {merged} --outfile '
-                        f'{merged}.gguf --outtype {kinds[dtype]}'))
+            f'vLLM: vllm serve {merged}\nllama.cpp: python convert_hf_to_gguf.py {merged} --outfile '
+            f'{merged}.gguf --outtype {kinds[dtype]}'))
 
 class Conversation:
     "A talk with a policy: ids so far, and the text behind them."

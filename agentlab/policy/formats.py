@@ -138,7 +138,7 @@ class Thinking(Plain):
         return replace(self, told=self.closing not in str(chat.tokenizer.chat_template)) if self.told is None else self
     def render(self, tools, guide):
         rule = (f'Think first, then act: write a short thought between {self.opening} and {self.closing}, and behind '
-                f'it the action and nothing else.')
+            f'it the action and nothing else.')
         return dict(system=retold(guide, rule, self.write) if self.told is not False else guide, tools=None)
     def opened(self, chat)->bool:
         "Whether the template's prompt for an answer has begun a thought."
@@ -157,10 +157,10 @@ class Thinking(Plain):
         inside = [(0, end, THOUGHT), (end, since, OTHER), (since, len(said.text), THOUGHT)]
         spans = [x for x in inside if x[0] < x[1]] + [(*place, MARKUP) for *place, m in said.marks if m in self.markers]
         error = ('The thought did not end, so nothing was done. Think less, end the thought, then act.' if unclosed
-                 else '')
+            else '')
         whole = said.text[:end] + (said.text[since:] if unclosed else '')
         return end, Reading(re.sub('|'.join(map(re.escape, self.markers)), '', whole).strip(), [], error, spans,
-                            unclosed)
+            unclosed)
     def read(self, reply, opened=False):
         said = self.heard(reply)
         end, found = self.cut(said, opened)
@@ -231,13 +231,13 @@ def parse_xml(text, start, end, tools):
     found = _function.match(text, start)
     if not found: raise ValueError('it must be <function=NAME> with parameters and </function>')
     body, place, arguments, schema = (found[2].rstrip(), 0, {},
-                                      next((one['parameters'] for one in tools if one['name'] == found[1]), {}))
+        next((one['parameters'] for one in tools if one['name'] == found[1]), {}))
     while place < len(body):
         one = _parameter.match(body, place)
         if not one: raise ValueError('it must hold <parameter=NAME>VALUE</parameter> and nothing else')
         if one[1] in arguments: raise ValueError('a parameter stands twice in it')
         arguments[one[1]], place = _typed(one[2].removeprefix('\n').removesuffix('\n'),
-                                          schema.get('properties', {}).get(one[1], {})), one.end()
+            schema.get('properties', {}).get(one[1], {})), one.end()
     return found[1], arguments, found.end()
 
 def _typed(value, schema):
@@ -257,7 +257,7 @@ def write_message(name, arguments): return json.dumps(dict(name=name, parameters
 def write_words(name, arguments): return ' '.join([name, *map(str, arguments.values())])
 def write_xml(name, arguments):
     values = ''.join(f'<parameter={p}>\n{x if isinstance(x, str) else json.dumps(x)}\n</parameter>\n'
-                     for p, x in arguments.items())
+        for p, x in arguments.items())
     return f'<function={name}>\n{values}</function>'
 
 _tags = ('<tool_call>', '</tool_call>')
@@ -285,39 +285,39 @@ class Calls(Plain):
         tools = tuple(self.tools or tools or ())
         if not named(tools):
             raise ValueError('Calls needs tools, and this environment names none. Give it `tools`, a list of schemas '
-                             '(agentlab.env.tools.tool), or play it in the format Plain() or Thinking().')
+                '(agentlab.env.tools.tool), or play it in the format Plain() or Thinking().')
         takes, thinks = takes_tools(chat), self.thinks and self.thinks.fitted(chat, tools)
         if self.native and not takes:
             raise ValueError('native=True, but the chat template ignores `tools`. Leave native out: they are then '
-                             'described in the system message.')
+                'described in the system message.')
         native = takes if self.native is None else self.native
         style = self.style or (style_of(chat) if native else hermes)
         if style is None:
             raise ValueError('the chat template writes a tool call in a form that no style reads. Give '
-                             'Calls(style=...), or Calls(native=False) to have plain tags described in the '
-                             'system message.')
+                'Calls(style=...), or Calls(native=False) to have plain tags described in the '
+                'system message.')
         return replace(self, tools=tools, native=native, style=style, thinks=thinks)
     def render(self, tools, guide):
         begin, end = self.brackets
         listed = '\n'.join(json.dumps(one, ensure_ascii=False) for one in tools)
         rule = (f'You act by calling tools. The tools are:\n{listed}\nWrite every call as '
-                f'{begin}{(self.style or hermes).form}{end} and nothing else.')
+            f'{begin}{(self.style or hermes).form}{end} and nothing else.')
         system = guide if self.native else retold(guide, rule, self.write)
         if self.thinks: system = self.thinks.render(tools, system)['system']
         return dict(system=system, tools=[dict(type='function', function=one) for one in tools] if self.native
-                    else None)
+            else None)
     @property
     def brackets(self): return (self.style or hermes).markers or ('', '')
     def read(self, reply, opened=False):
         said = self.heard(reply)
         start, found = (self.thinks.cut(said, opened) if self.thinks
-                        else (0, Reading(spans=[(0, len(said.text), OTHER)])))
+            else (0, Reading(spans=[(0, len(said.text), OTHER)])))
         if found.error: return found
         blocks = (self._blocks if self.brackets[0] else self._message)(said, start)
         spans = found.spans + [s for block, body, _ in blocks for s in ((*block, MARKUP), (*body, CALL))]
         if not blocks:
             return replace(found, plain=said.text[start:].strip(), error='No tool was called, so nothing was done. '
-                           f'The tools are {", ".join(named(self.tools))}.')
+                f'The tools are {", ".join(named(self.tools))}.')
         return replace(found, spans=spans, actions=[call for *_, call in blocks])
     def call(self, text, start, end, closed=True)->tuple[int, Call]:
         "Where the body of a call ends, and the call with what is wrong with it."
@@ -327,7 +327,7 @@ class Calls(Plain):
         left = text[stop:end].strip()
         if not closed or left:
             return end, Call(name, {}, f'The call {shown(text[start:stop].strip())} does not end where it should: '
-                             + (f'{shown(left)} follows.' if left else 'the closing tag is missing.'))
+                + (f'{shown(left)} follows.' if left else 'the closing tag is missing.'))
         return stop, Call(name, arguments, fault_of(self.tools, name, arguments))
     def _blocks(self, said, start)->list:
         "((start, end), (start, end) of the body, Call) of every block between tags."
@@ -336,7 +336,7 @@ class Calls(Plain):
             if m != begin or opens < place: continue
             if len(blocks) == self.most:
                 return blocks + [((opens, body), (body, body),
-                                  Call('', {}, f'Only the first {self.most} calls of a reply are read.'))]
+                    Call('', {}, f'Only the first {self.most} calls of a reply are read.'))]
             stop, after = self._end(said, body)
             _, call = self.call(said.text, body, stop, after > stop)
             blocks.append(((opens, after), (body, stop), call))
@@ -347,7 +347,7 @@ class Calls(Plain):
         closes = [(a, b) for a, b, m in said.marks if m == self.brackets[1] and a >= body]
         try:
             *_, read = (self.style or hermes).parse(said.text, body, closes[0][0] if closes else len(said.text),
-                                                    self.tools)
+                self.tools)
         except ValueError: read = body
         opens = [a for a, _, m in said.marks if m == self.brackets[0] and a >= read]
         limit = opens[0] if opens else len(said.text)
@@ -407,7 +407,7 @@ def plan(reading: Reading, env,  # its `call_tools` or `call_tool` is used where
 def acted(requests: list)->str:  # of `plan` -> by it equal actions are known; reasons do not count
     "What the environment was given, as one text."
     return '\n'.join(x[1][0] if x[0] == 'step' else json.dumps(x[1], sort_keys=True, default=str) for x in requests
-                     if isinstance(x, tuple))
+        if isinstance(x, tuple))
 
 def goes_on(given: list, seat: str,  # what has come of the requests so far; who replied
 )->bool:        # whether the next one may be made
@@ -424,7 +424,7 @@ def as_one(given: list, asked: list,  # texts and Steps, or an exception at the 
     if not isinstance(last, Step) or len(given) == 1: return last
     empty = quiet and asked[-1] == ('step', ('',)) and not last.done
     heard = [x if isinstance(x, str) else '' if empty else x.observation
-             for x in given] if last.seat == seat else [last.observation]
+        for x in given] if last.seat == seat else [last.observation]
     reward = {}
     for step in steps:
         for one, paid in step.reward.items(): reward[one] = reward.get(one, 0.) + paid
@@ -438,7 +438,7 @@ class Spoken(Wrapper):
         thought = None):  # env -> what a demonstrator thinks before it acts; None: nothing
         super().__init__(env)
         self.format, self.thought = (replace(format, tools=tuple(env.tools)) if isinstance(format, Calls)
-                                     and not format.tools else format, thought)
+            and not format.tools else format, thought)
         self._seat = env.seats[0]
     def step(self, action):
         requests, given = plan(self.format.read(action), self.env, self.format.tools), []
@@ -493,4 +493,4 @@ def whole_reply(format,  # what a rollout was given
     "Refuse a format in a rollout that reads the whole reply as the action."
     if format is not None and getattr(format, 'parted', True):
         raise ValueError(f'{who} reads the whole reply as the action, so it takes no format={format!r}. Use `play`, or '
-                         f'let the environment read the format: Spoken(env, format)')
+            f'let the environment read the format: Spoken(env, format)')

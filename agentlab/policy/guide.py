@@ -52,5 +52,5 @@ def check_room(env, seat:str, text:str|None,  # its system message
     size = len(policy.chat.first('', text)) + max_tokens
     if size > policy.max_context:
         raise ValueError(f'the guide of {env.name} for {seat!r} and an action of {max_tokens} tokens take {size} '
-                         f'tokens, the context of the policy holds {policy.max_context}. Give a shorter text as '
-                         "system=, system='' for none, or a policy with a larger max_context.")
+            f'tokens, the context of the policy holds {policy.max_context}. Give a shorter text as '
+            "system=, system='' for none, or a policy with a larger max_context.")

@@ -33,7 +33,7 @@ def prime(policy: Policy,   # its weights are changed: of a model with an adapte
         warm_start(voice, shown, pool=steps*episodes, warmup=max(steps//10, 1), system=guides, on_step=on_step, **how)
     if voice is not policy: how['format'] = type(voice.format).__name__
     policy.provenance = (policy.provenance or {}) | dict(primed=[*(policy.provenance or {}).get('primed', []),
-                                                                 dict(env=env.name, **how)])
+        dict(env=env.name, **how)])
     return policy
 
 def _demonstrated(policy: Policy, env, system, format, thought)->tuple:
@@ -43,9 +43,9 @@ def _demonstrated(policy: Policy, env, system, format, thought)->tuple:
     plain = voice is policy
     if bool(thought) != bool(not plain and voice.format.thoughts):
         raise ValueError(f'format={format!r}, thought={thought!r}: give thought=, a function env -> text, '
-                         'with a format that has thoughts, and with no other')
+            'with a format that has thoughts, and with no other')
     if plain: return policy, shown, {seat: told(shown, policy.chat, seat, system) for seat in shown.seats}
     if voice.opened:
         raise ValueError(f'format={format!r}: the template of {policy.name} begins the thought itself, '
-                         'which a demonstration cannot. Prime it without a format')
+            'which a demonstration cannot. Prime it without a format')
     return voice, Spoken(shown, voice.format, thought), guides

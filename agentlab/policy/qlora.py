@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from ..env.protocol import check_whole
-from .core import (Chat, Policy, check_bf16, checkpoint_layers, described, find_model, quiet,
-                                  with_weights)
+from agentlab.policy.core import (Chat, Policy, check_bf16, checkpoint_layers, described, find_model, quiet,
+    with_weights)
 
 # %% auto #0
 __all__ = ['NF4', 'quantisers', 'vocabulary_key', 'open_base', 'base_in_nf4', 'ready_device', 'with_template', 'with_adapter',
@@ -30,7 +30,7 @@ def quantisers()->tuple:  # bitsandbytes, peft
 def vocabulary_key(tokenizer)->str:
     "A hash of every token with its id, and of the special ones."
     facts = [sorted(tokenizer.get_vocab().items(), key=lambda item: item[::-1]),
-             sorted(map(str, tokenizer.all_special_tokens))]
+        sorted(map(str, tokenizer.all_special_tokens))]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 def open_base(name,  # folder in the transformers layout, or name on the hub
@@ -42,8 +42,8 @@ def open_base(name,  # folder in the transformers layout, or name on the hub
     already = getattr(config, 'quantization_config', None)
     if already:
         raise ValueError(f'{name} is quantised already '
-                         f'({already.get("quant_method") if isinstance(already, dict) else already}), and NF4 is made '
-                         f'from the full weights. Give the model that it was made from.')
+            f'({already.get("quant_method") if isinstance(already, dict) else already}), and NF4 is made '
+            f'from the full weights. Give the model that it was made from.')
     return found, config, tokenizer
 
 def base_in_nf4(found: str, device, revision: str|None = None,  # of a model on the hub
@@ -53,9 +53,9 @@ def base_in_nf4(found: str, device, revision: str|None = None,  # of a model on 
     from transformers import BitsAndBytesConfig
     compute = compute or (torch.bfloat16 if device.type == 'cuda' else torch.float32)
     how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True,
-                             bnb_4bit_compute_dtype=compute)
+        bnb_4bit_compute_dtype=compute)
     model = with_weights(found, compute, revision=revision, quantization_config=how, device_map={'': device},
-                         attn_implementation='sdpa')
+        attn_implementation='sdpa')
     # else the first forward pass on a CPU with AVX512-BF16 repacks the frozen weights in place, and computes in bf16
     for layer in model.modules():
         if hasattr(layer, 'support_avx512bf16_for_cpu'): layer.support_avx512bf16_for_cpu = False
@@ -122,8 +122,8 @@ def save_adapter(policy: Policy, folder)->Path:
     if getattr(model, 'is_quantized', False):
         how = {k: v for k, v in model.config.quantization_config.to_dict().items() if k in NF4}
     facts = dict(schema_version=1, weights=policy.provenance, base=model.peft_config['default'].base_model_name_or_path,
-                 revision=getattr(model.config, '_commit_hash', None), quantisation=how,
-                 vocabulary=vocabulary_key(policy.tokenizer), chat=policy.chat.options)
+        revision=getattr(model.config, '_commit_hash', None), quantisation=how,
+        vocabulary=vocabulary_key(policy.tokenizer), chat=policy.chat.options)
     with quiet(): model.save_pretrained(folder, save_embedding_layers=False)
     policy.tokenizer.save_pretrained(folder)
     (folder/'agentlab.json').write_text(json.dumps(facts, indent=1))
@@ -133,15 +133,15 @@ def read_adapter(folder: Path)->dict:
     "What agentlab.json says. Raises FileNotFoundError or ValueError where this is no adapter that can be put back."
     if not (folder/'agentlab.json').exists():
         raise FileNotFoundError(f'{folder} holds an adapter but no agentlab.json, so nothing says how its base was '
-                                f'quantised. Merge it with peft into its unquantised base (merge_and_unload) and give '
-                                f'that folder.')
+            f'quantised. Merge it with peft into its unquantised base (merge_and_unload) and give '
+            f'that folder.')
     facts = json.loads((folder/'agentlab.json').read_text())
     if facts['schema_version'] > 1:
         raise ValueError(f"{folder}/agentlab.json has schema_version {facts['schema_version']}, this agentlab reads 1. "
-                         f"Upgrade agentlab-rl.")
+            f"Upgrade agentlab-rl.")
     if facts['quantisation'] not in (None, NF4):
         raise ValueError(f"the adapter in {folder} was trained on a base quantised as {facts['quantisation']}, and "
-                         f"only {NF4} is put back here. Open it with transformers and peft: Policy(model, tokenizer).")
+            f"only {NF4} is put back here. Open it with transformers and peft: Policy(model, tokenizer).")
     return facts
 
 def load_adapter(folder, device=None,  # what save_adapter wrote; default: the GPU where there is one
@@ -162,12 +162,12 @@ def load_adapter(folder, device=None,  # what save_adapter wrote; default: the G
     for which, one in ((f"its base {facts['base']}", theirs), (f'the tokenizer in {folder}', tokenizer)):
         if vocabulary_key(one) != facts['vocabulary']:
             raise ValueError(f'the adapter in {folder} was trained with another vocabulary than that of {which} '
-                             f'({len(one)} ids): the same words would be other numbers. Put back the model and the '
-                             f'tokenizer that it was trained with.')
+                f'({len(one)} ids): the same words would be other numbers. Put back the model and the '
+                f'tokenizer that it was trained with.')
     talk = Chat(tokenizer, **facts['chat'])
     with _settled():
         model = quantisers()[1].PeftModel.from_pretrained(base_in_nf4(found, device, facts['revision']), str(folder),
-                                                          is_trainable=True)
+            is_trainable=True)
     if checkpointing: checkpoint_layers(model)
     return Policy(model, tokenizer, max_context, name or str(folder), sampler, chat=talk)
 
@@ -194,5 +194,5 @@ def paged_adamw(parameters,  # what learns
     paged = any(p.device.type == 'cuda' for p in parameters)
     if not paged:
         warnings.warn('paged_adamw: the weights are on a CPU, where nothing is paged. AdamW of bitsandbytes keeps its '
-                      'moments in ordinary memory.', stacklevel=2)
+            'moments in ordinary memory.', stacklevel=2)
     return _optimizer()(parameters, lr=lr, weight_decay=weight_decay, optim_bits=32, is_paged=paged)

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 from ..env.protocol import check_whole
 from ..episodes import rename
-from .core import (Chat, Policy, check_bf16, checkpoint_layers, described, find_model, quiet,
-                                  with_weights)
+from agentlab.policy.core import (Chat, Policy, check_bf16, checkpoint_layers, described, find_model, quiet,
+    with_weights)
 from .exact import in_base_dtype
 from .qlora import vocabulary_key, with_adapter, with_template
 from .tiny import cache_folder
@@ -191,7 +191,7 @@ def check_dtype(dtype: torch.dtype, device: torch.device):
     "Refuse bf16 that would be emulated."
     if dtype == torch.bfloat16 and device.type == 'cpu' and not multiplies_bf16():
         raise ValueError('dtype=bfloat16: this processor has no bf16 of its own (neither AVX-512 BF16 nor AMX) and '
-                         'would emulate it, more slowly than float32. Leave dtype out.')
+            'would emulate it, more slowly than float32. Leave dtype out.')
 
 def parameters_of(config)->int:
     "How many weights a model of this config has; none of them is made."
@@ -203,11 +203,11 @@ def check_memory(config, dtype: torch.dtype, device: torch.device):
     from psutil import virtual_memory
     count = parameters_of(config)
     needs, free = (count*dtype.itemsize, torch.cuda.mem_get_info(device)[0] if device.type == 'cuda'
-                   else virtual_memory().available)
+        else virtual_memory().available)
     if needs > free:
         raise ValueError(f'{count/1e9:.2f} billion weights in {str(dtype)[6:]} take {needs/1e9:.1f} GB, and '
-                         f'{free/1e9:.1f} GB are free on {device}. Take a smaller model, or four bits (qlora_policy, '
-                         '--qlora); `agentlab fit` says what else fits.')
+            f'{free/1e9:.1f} GB are free on {device}. Take a smaller model, or four bits (qlora_policy, '
+            '--qlora); `agentlab fit` says what else fits.')
 
 def open_model(name, source: str|None,  # as for `pretrained`
     device: torch.device, dtype: torch.dtype, template: str|Path|None = None,  # as for `pretrained`
@@ -270,14 +270,14 @@ def with_saved_adapter(folder: Path, facts: dict,  # what `Policy.save_pretraine
     model, _, weights = open_model(kept['name'], source, device, best_dtype(device), chat=dict(rewrites=True))
     if weights['hash'] != kept['hash']:
         raise ValueError(f"the adapter in {folder} was trained on {kept['name']} from {kept['source']} (hash "
-                         f"{kept['hash']}), and what is here came from "
-                         f"{weights['source']} (hash {weights['hash']}). Put back the weights that it was trained on.")
+            f"{kept['hash']}), and what is here came from "
+            f"{weights['source']} (hash {weights['hash']}). Put back the weights that it was trained on.")
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if vocabulary_key(tokenizer) != facts['vocabulary']:
         raise ValueError(f'the adapter in {folder} was trained with another vocabulary than that of the tokenizer '
-                         f'beside it: the same words would be other numbers.')
+            f'beside it: the same words would be other numbers.')
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter('ignore', FutureWarning)
         model = in_base_dtype(PeftModel.from_pretrained(model, str(folder), is_trainable=True))
     return Policy(model, tokenizer, max_context, name or str(folder), sampler, chat=Chat(tokenizer, **facts['chat']),
-                  provenance=kept)
+        provenance=kept)

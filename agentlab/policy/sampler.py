@@ -102,7 +102,7 @@ def _pick(logits: Tensor, draws: Tensor, temperature: float, top_p: float, likel
         ids, kept = order.gather(1, _invert(p, draws)), (p.sum(-1).log(),)
     chosen = logp.gather(1, ids)[:, 0]
     return (ids[:, 0], chosen, entropy, *(chosen - mass for mass in kept),
-            *(likeliest_tokens(logp, likeliest) if likeliest else ()))
+        *(likeliest_tokens(logp, likeliest) if likeliest else ()))
 
 def pick(logits: Tensor, draws: Tensor,  # (rows, vocabulary); (rows,) uniform in [0, 1)
     temperature: float = 1.,  # 0: the likeliest token; its log-probability and entropy are then those of temperature 1
@@ -114,7 +114,7 @@ def pick(logits: Tensor, draws: Tensor,  # (rows, vocabulary); (rows,) uniform i
     few = max(2**18 // logits.shape[1], 1) if logits.device.type == 'cpu' else len(logits)  # for the cache
     if len(logits) <= few: return _pick(logits, draws, temperature, top_p, likeliest)
     found = [_pick(logits[i:i + few], draws[i:i + few], temperature, top_p, likeliest)
-             for i in range(0, len(logits), few)]
+        for i in range(0, len(logits), few)]
     return tuple(torch.cat(x) for x in zip(*found))
 
 def zeros(like: Tensor, *shape: int)->Tensor:
@@ -196,16 +196,16 @@ def row_attention(module, query: Tensor, key: Tensor, value: Tensor, attention_m
     if any(kwargs.get(name) is not None for name in ('softcap', 'position_bias', 's_aux')):
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout,
-                                      **kwargs)
+            **kwargs)
     (rows, heads, count, width), groups = query.shape, key.shape[1]
     if count > 1:
         out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling,
-                                           enable_gqa=heads > groups)
+            enable_gqa=heads > groups)
         return out.transpose(1, 2).contiguous(), None
     query = query.reshape(rows, groups, heads // groups, width)  # heads that share keys, as queries of one head
     if query.dtype == torch.bfloat16:  # a product of matrices in bf16 would copy all keys
         out = scaled_dot_product_attention(query, key, value,
-                                           attn_mask=attention_mask.expand(-1, -1, heads // groups, -1), scale=scaling)
+            attn_mask=attention_mask.expand(-1, -1, heads // groups, -1), scale=scaling)
         return out.reshape(rows, 1, heads, width), None
     query = query * (width**-.5 if scaling is None else scaling)
     weight = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + attention_mask, -1)
@@ -349,20 +349,20 @@ def check_model(model, max_context: int):
         limit = part.get('original_max_position_embeddings') or getattr(config, 'max_position_embeddings', max_context)
         if part.get('rope_type') in ('dynamic', 'longrope') and max_context > limit:
             raise ValueError(f'max_context={max_context}: beyond {limit} tokens the rotary embedding of {kind} depends '
-                             f'on the longest row of the batch. Give max_context={limit} or less.')
+                f'on the longest row of the batch. Give max_context={limit} or less.')
     if model.config._attn_implementation not in ('sdpa', 'eager', EXACT):
         raise ValueError(f"attention {model.config._attn_implementation!r} takes no mask of its own. Load the model "
-                         f"with attn_implementation='sdpa'.")
+            f"with attn_implementation='sdpa'.")
 
 def check_request(contexts, max_tokens, temperature, top_p, stop, seeds, max_context: int, vocabulary: int):
     "Refuse what cannot be sampled, naming the argument, its value and the remedy."
     for i, context in enumerate(contexts):
         if not len(context):
             raise ValueError(f'contexts[{i}] is empty. A model predicts after at least one token: begin with the chat '
-                             f'template or a start token.')
+                f'template or a start token.')
         if len(context) >= max_context:
             raise ValueError(f'contexts[{i}] has {len(context)} tokens, but max_context={max_context} leaves no room '
-                             f'to answer. End that episode, or shorten its context.')
+                f'to answer. End that episode, or shorten its context.')
     if max_tokens < 1: raise ValueError(f'max_tokens={max_tokens}: give at least 1')
     if not 0 <= temperature < float('inf'):
         raise ValueError(f'temperature={temperature}: give 0 for greedy, or a positive number')
@@ -380,7 +380,7 @@ def check_ids(contexts, vocabulary: int):
         raise ValueError(f'contexts hold values of type {ids.dtype}. Give token ids, whole numbers, of the tokenizer.')
     if ids.min() < 0 or ids.max() >= vocabulary:
         raise ValueError(f'contexts hold the id {ids.min() if ids.min() < 0 else ids.max()}, but this model has '
-                         f'{vocabulary} tokens. Encode with its own tokenizer.')
+            f'{vocabulary} tokens. Encode with its own tokenizer.')
 
 class _Ready(_Memory):
     "The model as it samples; what it had read is forgotten if its weights have changed."
@@ -407,7 +407,7 @@ class _Ready(_Memory):
         "The model as it samples: no dropout, attention over cached rows; afterwards as it was."
         training, config = self._notice_weights(), self.model.config
         self.device, self.dtype, attention = (next(self.model.parameters()).device, self.model.dtype,
-                                              config._attn_implementation)
+            config._attn_implementation)
         try:
             for module in training: module.training = False
             self.least = (fewest_rows(self.model) or MOST) if attention == EXACT else 1
@@ -434,7 +434,7 @@ class _Reading(_Ready):
         self.cache.aim(first, torch.where(real, positions, self.cache.capacity), length)
         positions = torch.where(real, positions, 0)  # padding looks at column 0, so that nothing is divided by zero
         mask = torch.where(torch.arange(length, device=device) > positions[:, None, :, None], float('-inf'),
-                           0.).to(self.dtype)
+            0.).to(self.dtype)
         self.counts['padding'] += ids.numel() - sum(map(len, new))
         return self._forward(ids, positions, mask)
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor)->Tensor:
@@ -445,7 +445,7 @@ class _Reading(_Ready):
         # an index makes a copy: the vocabulary's product is far slower on a slice
         last = torch.arange(width - -(-self.least // len(ids)), width, device=ids.device)
         out = self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache,
-                         use_cache=True, logits_to_keep=last)
+            use_cache=True, logits_to_keep=last)
         return out.logits[:, -1].float()
 
 class _Placing(_Reading):
@@ -460,8 +460,8 @@ class _Placing(_Reading):
         fits = max(self.budget // (self.cache.token_bytes * (columns + 1)), 1)
         if fits < rows:
             warnings.warn(f'{rows} rows of {columns} tokens need {rows*columns*self.cache.token_bytes/1e6:.0f} MB of '
-                          f'cache, and budget={self.budget} bytes holds {fits} of them: they are sampled in parts and '
-                          'read again every turn. Raise budget, or play fewer episodes at once.', stacklevel=3)
+                f'cache, and budget={self.budget} bytes holds {fits} of them: they are sampled in parts and '
+                'read again every turn. Raise budget, or play fewer episodes at once.', stacklevel=3)
         return fits
     def _size(self, rows: int, columns: int, others: int)->tuple[int, int]:
         "Slots and capacity for this call. Both grow by a factor: each column is copied a bounded number of times."
@@ -524,7 +524,7 @@ class Window:
     "Neighbouring slots that a call decodes in; `order[k]` is its row in the k-th one, the first `width` still run."
     def __init__(self, sampler: TorchSampler, first: int, lengths: list[int], steps: int):
         self.sampler, self.first, self.lengths, self.order, self.width = (sampler, first, lengths,
-                                                                          list(range(len(lengths))), len(lengths))
+            list(range(len(lengths))), len(lengths))
         self.columns, self.steps = min(max(lengths) + steps, sampler.max_context), steps
         self.done = self.idle = 0
         self.look()
@@ -556,7 +556,7 @@ class Window:
         if left == self.width or self.idle < 8*len(movers): return None  # a swap costs about a row in 8 forwards
         held = lambda k: min(self.lengths[self.order[k]] + self.done, self.columns)
         self.sampler.cache.move([(self.first + a, self.first + b, held(a)) for pair in zip(holes, movers)
-                                 for a, b in (pair, pair[::-1])])
+            for a, b in (pair, pair[::-1])])
         keep = list(range(left))
         for a, b in zip(holes, movers): keep[a], self.order[a], self.order[b] = b, self.order[b], self.order[a]
         self.width, self.idle = left, 0
@@ -593,7 +593,7 @@ class _Decoding(_Placing):
         cut = lambda lines, length: [line[:length] for line in lines] + [None]*(3 - len(lines))  # third: after top-p
         scores = [cut(lines, len(said)) for said, lines in zip(ids, scores.transpose(1, 2).tolist())]
         said = [Completion(said, logp, entropy, 'stop' if said[-1] in stop else 'length', kept)
-                for said, (logp, entropy, kept) in zip(ids, scores)]
+            for said, (logp, entropy, kept) in zip(ids, scores)]
         if best:
             for one, logps, tops in zip(said, *(table.tolist() for table in best)):
                 one.top_ids, one.top_logps = tops[:len(one.ids)], logps[:len(one.ids)]
@@ -628,10 +628,10 @@ class TorchSampler(_Decoding):
         self.counts['calls'] += 1
         with torch.inference_mode(), self._ready():
             fits = self._rows_that_fit(min(max(map(len, contexts), default=1) + max_tokens, self.max_context),
-                                       len(contexts))
+                len(contexts))
             parts = [slice(start, start + fits) for start in range(0, len(contexts), fits)]
             return [c for part in parts
-                    for c in self._sample_rows(contexts[part], seeds[part], max_tokens, temperature, top_p, stop)]
+                for c in self._sample_rows(contexts[part], seeds[part], max_tokens, temperature, top_p, stop)]
     def _sample_rows(self, contexts, seeds, max_tokens, temperature, top_p, stop)->list[Completion]:
         "Sample rows that fit into the cache together."
         lengths, limits = [len(c) for c in contexts], [min(max_tokens, self.max_context - len(c)) for c in contexts]
@@ -646,7 +646,7 @@ class TorchSampler(_Decoding):
         if bad:
             self.forget(free=True)
             raise FloatingPointError(f'the logits after contexts[{bad[0]}] are not a number: the weights have '
-                                     f'diverged. Go back to an earlier checkpoint and lower the learning rate.')
+                f'diverged. Go back to an earlier checkpoint and lower the learning rate.')
         for k, row in enumerate(window.order): self.rows[window.first + k] = contexts[order[row]] + said[row].ids[:-1]
         said = dict(zip(order, said))
         return [said[i] for i in range(len(contexts))]

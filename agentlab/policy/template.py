@@ -11,13 +11,13 @@ __all__ = ['remedy', 'fixed_day', 'template_facts', 'check_role']
 
 # %% ../../nbs/policy/12_template.ipynb #d0d
 remedy = ('the chat template rewrites history: {what}. The policy would be trained on turns that it never reads again '
-          'in that form. Give it a template whose prefix stays as it is (trl ships some: '
-          'trl/chat_templates/*_training.jinja) as tokenizer.chat_template or as qlora_policy(..., template=), or tell '
-          'the template to keep what was said, where it has a switch: Chat(tokenizer, preserve_thinking=True). Or '
-          'choose, in Policy(model, tokenizer, chat=...): Chat(tokenizer, rewrites=True) appends all the same, and the '
-          "deployed model reads something else; Chat(tokenizer, rewrites='window') begins a new window with what the "
-          "deployed model reads, as often as it is rewritten; Chat(tokenizer, role='tool') sends observations as a "
-          "tool's answers, behind which thoughts may stay.")
+    'in that form. Give it a template whose prefix stays as it is (trl ships some: '
+    'trl/chat_templates/*_training.jinja) as tokenizer.chat_template or as qlora_policy(..., template=), or tell '
+    'the template to keep what was said, where it has a switch: Chat(tokenizer, preserve_thinking=True). Or '
+    'choose, in Policy(model, tokenizer, chat=...): Chat(tokenizer, rewrites=True) appends all the same, and the '
+    "deployed model reads something else; Chat(tokenizer, rewrites='window') begins a new window with what the "
+    "deployed model reads, as often as it is rewritten; Chat(tokenizer, role='tool') sends observations as a "
+    "tool's answers, behind which thoughts may stay.")
 fixed_day = '{%- macro strftime_now(form) -%}26 Jul 2024{%- endmacro -%}'
 _facts = {}  # (template, special tokens, variables) -> facts: worked out once in a process
 
@@ -28,16 +28,16 @@ def template_facts(chat,  # agentlab.policy.Chat, which renders messages by its 
     "What has to be known of a chat template before it is appended to. ValueError for one that writes no plain text."
     tokenizer = chat.tokenizer
     key = (str(tokenizer.chat_template), repr(tokenizer.special_tokens_map), repr(sorted(chat.variables.items())),
-           chat.role)
+        chat.role)
     if key not in _facts:
         from jinja2 import TemplateError
         try: text = chat._render(' FIRSTUSER ')
         except TemplateError as e:
             raise ValueError(f'the chat template fails on one message of plain text: {e}. Give tokenizer.chat_template '
-                             f'a template of text messages.') from None
+                f'a template of text messages.') from None
         if 'FIRSTUSER' not in text:
             raise ValueError('the chat template leaves out a message whose content is plain text: it is made for '
-                             'images or tools. Give tokenizer.chat_template a template of text messages.')
+                'images or tools. Give tokenizer.chat_template a template of text messages.')
         try: system = 'SYSTEMTEXT' in chat._render('FIRSTUSER', system='SYSTEMTEXT')
         except TemplateError: system = False
         _facts[key] = dict(rewritten=_rewritten(chat), system=system, trims=' FIRSTUSER ' not in text)
@@ -50,7 +50,7 @@ def _rewritten(chat)->str:
     for thought, apart in (('', False), (thinking, False), (thinking, True)):
         said = [thought.format(n) + f'{n}AGENT' for n in ('FIRST', 'NEXT')]
         spoken = [dict(role='assistant', content=f'{n}AGENT', reasoning_content=f'{n}THOUGHT') if apart else x
-                  for n, x in zip(('FIRST', 'NEXT'), said)]
+            for n, x in zip(('FIRST', 'NEXT'), said)]
         turns = ['FIRSTUSER', spoken[0], 'NEXTUSER', spoken[1], 'LASTUSER']
         whole = chat._render(*turns)
         lost = [word for word in re.findall('[A-Z]+', ' '.join(said)) if word not in whole and not apart]
@@ -60,12 +60,12 @@ def _rewritten(chat)->str:
         # a prompt may begin the thought
         cut = [max(i for i in range(len(x) + 1) if prompt.endswith(x[:i])) for prompt, x in zip(grown, said)]
         found += [next(((prompt, x, whole) for prompt, x, i in zip(grown, said, cut)
-                        if not whole.startswith(prompt + x[i:])), None)]
+            if not whole.startswith(prompt + x[i:])), None)]
     if None in found: return ''  # one way to answer is enough: the model's own
     prompt, said, whole = found[0]
     same = next(i for i, (a, b) in enumerate(zip(prompt + said, whole)) if a != b)
     return (f'the finished turn goes on after {whole[max(same - 30, 0):same]!r} with {whole[same:same + 40]!r}, where '
-            f'the assistant was given or said {(prompt + said)[same:same + 40]!r}')
+        f'the assistant was given or said {(prompt + said)[same:same + 40]!r}')
 
 def check_role(chat):
     "Refuse a role of observations that the template lacks, or whose text it changes."

@@ -179,7 +179,7 @@ def tiny_policy(env,        # an environment; without expert() and vocabulary() 
     "A tiny policy for this environment: shipped, from the cache, or warm-started now (minutes) and cached."
     tokenizer = closed_tokenizer(env)
     fresh = lambda: Policy(tiny_model(len(tokenizer), max_context, seed=seed), tokenizer,
-                           name=f'tiny-{env.name}-untrained')
+        name=f'tiny-{env.name}-untrained')
     if not warm: return fresh()
     demo_env = demonstration_env(env)
     name = _tiny_name(env, demo_env, tokenizer, dict(max_context=max_context, seed=seed, **arguments))

@@ -88,14 +88,14 @@ def active_adapter(model)->str|None:
     names = model.active_adapters if isinstance(model.active_adapters, list) else [model.active_adapter]
     if len(names) > 1:
         raise ValueError(f'the adapters {names} are switched on together, and vLLM takes one a row. Combine them: '
-                         f'model.add_weighted_adapter')
+            f'model.add_weighted_adapter')
     config = model.peft_config[names[0]]
     odd = {k: v for k, v in dict(modules_to_save=config.modules_to_save, use_dora=getattr(config, 'use_dora', False),
-                                 bias=getattr(config, 'bias', 'none')).items() if v and v != 'none'}
+        bias=getattr(config, 'bias', 'none')).items() if v and v != 'none'}
     kind = getattr(config.peft_type, 'value', config.peft_type)
     if odd or kind != 'LORA':
         raise ValueError(f'the adapter {names[0]!r} is {kind} with {odd}, which vLLM does not load. Train a plain one: '
-                         f'lora=dict(r=16, lora_alpha=32)')
+            f'lora=dict(r=16, lora_alpha=32)')
     return names[0]
 
 def adapter_weights(model, name: str)->dict[str, Tensor]:
@@ -103,10 +103,10 @@ def adapter_weights(model, name: str)->dict[str, Tensor]:
     from peft import get_peft_model_state_dict
     own = model.weights if 'lender' in vars(model) else None  # a snapshot or role: own weights on lent modules
     found = get_peft_model_state_dict(getattr(model, 'lender', model), state_dict=own, adapter_name=name,
-                                      save_embedding_layers=False)
+        save_embedding_layers=False)
     if not all(x.isfinite().all() for x in found.values()):
         raise FloatingPointError('the adapter holds values that are not finite: the weights have diverged. Go back to '
-                                 'an earlier checkpoint and lower the learning rate.')
+            'an earlier checkpoint and lower the learning rate.')
     return {key: found[key].detach().cpu().contiguous() for key in sorted(found)}
 
 def write_adapter(policy,  # agentlab.policy.Policy whose model has a LoRA adapter
@@ -115,9 +115,9 @@ def write_adapter(policy,  # agentlab.policy.Policy whose model has a LoRA adapt
     known: dict)->Adapter:  # adapters by policy and hash: one that is there is not written again
     "The adapter of a policy as a folder in peft's layout, which appears whole or not at all."
     weights, config = adapter_weights(policy.model,
-                                      name), getattr(policy.model, 'lender', policy.model).peft_config[name]
+        name), getattr(policy.model, 'lender', policy.model).peft_config[name]
     facts = {k: sorted(v) if isinstance(v, (set, list)) else str(v) for k, v in config.to_dict().items()
-             if k in ('r', 'lora_alpha', 'target_modules', 'use_rslora', 'rank_pattern', 'alpha_pattern')}
+        if k in ('r', 'lora_alpha', 'target_modules', 'use_rslora', 'rank_pattern', 'alpha_pattern')}
     seen = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8)
     for key, x in weights.items():
         seen.update(f'{key} {x.dtype} {tuple(x.shape)}'.encode() + x.view(torch.uint8).numpy().tobytes())
@@ -152,10 +152,10 @@ class Shelf:
 def request_body(ask: Ask, model: str)->dict:  # name of the base or of the adapter -> of POST /v1/completions
     "One row as vLLM's server wants it: token ids in and out, nothing left to the defaults of the model."
     return dict(model=model, prompt=ask.context, max_tokens=ask.max_tokens, temperature=ask.temperature,
-                top_p=1. if ask.temperature == 0 else ask.top_p, seed=ask.seed, stop_token_ids=list(ask.stop),
-                ignore_eos=True, include_stop_str_in_output=True, top_k=0, min_p=0., repetition_penalty=1.,
-                presence_penalty=0., frequency_penalty=0., n=1, logprobs=ask.top, return_token_ids=True,
-                return_tokens_as_token_ids=True, skip_special_tokens=False, add_special_tokens=False, stream=False)
+        top_p=1. if ask.temperature == 0 else ask.top_p, seed=ask.seed, stop_token_ids=list(ask.stop),
+        ignore_eos=True, include_stop_str_in_output=True, top_k=0, min_p=0., repetition_penalty=1.,
+        presence_penalty=0., frequency_penalty=0., n=1, logprobs=ask.top, return_token_ids=True,
+        return_tokens_as_token_ids=True, skip_special_tokens=False, add_special_tokens=False, stream=False)
 
 def read_choice(answer: dict, ask: Ask)->Said:
     "The one choice of an answer of /v1/completions. Raises NoAnswer where something is missing or does not fit."
@@ -171,7 +171,7 @@ def read_choice(answer: dict, ask: Ask)->Said:
         if scores['tokens'] != [f'token_id:{i}' for i in ids]:
             raise NoAnswer('log-probabilities of other tokens than token_ids')
         tops = [sorted(((x, int(name.removeprefix('token_id:'))) for name, x in top.items()), reverse=True)[:ask.top]
-                for top in tops]
+            for top in tops]
         return checked(Said(ids, logps, [[x for x, _ in top] for top in tops], one['finish_reason'],
                             [[i for _, i in top] for top in tops]), ask)
     except (LookupError, TypeError, ValueError, AttributeError) as e:
@@ -190,8 +190,8 @@ class _Requests:
         httpx = _httpx()
         if self.http is None:
             self.http = httpx.Client(timeout=httpx.Timeout(self.timeout, connect=min(10., self.timeout)),
-                                     limits=httpx.Limits(max_connections=self.workers),
-                                     headers=_key(self.key_name), trust_env=False)
+                limits=httpx.Limits(max_connections=self.workers),
+                headers=_key(self.key_name), trust_env=False)
         self.counts['requests'] += 1
         try: answer = self.http.request('GET' if body is None else 'POST', self.url + path, json=body)
         except httpx.HTTPError as e: raise NoAnswer(f'{type(e).__name__}: {e}') from e
@@ -208,7 +208,7 @@ def _leave(url: str, key_name: str, held: dict):
     for name in list(held):
         try:
             httpx.post(f'{url}/v1/unload_lora_adapter', json=dict(lora_name=name), headers=_key(key_name), timeout=2.,
-                       trust_env=False)
+                trust_env=False)
         except Exception: break
     held.clear()
 
@@ -218,10 +218,10 @@ def _read(answer, path: str):
     status, text = answer.status_code, answer.text[:600]
     if worth_again(status):
         raise (Broke if status == 500 else NoAnswer)(f'{path} answered {status}: {text}',
-                                                     after=retry_after(answer.headers.get('retry-after')))
+            after=retry_after(answer.headers.get('retry-after')))
     if status in (401, 403):
         raise ValueError(f'{path} answered {status}: put the key of the server into the environment variable that '
-                         f'key_name names (VLLM_API_KEY)')
+            f'key_name names (VLLM_API_KEY)')
     if status == 404: raise LookupError(f'{path} answered 404: {text}')
     if status != 200: raise ValueError(f'{path} answered {status}: {text}')
     if 'adapter' in path: return answer.text
@@ -236,15 +236,15 @@ class _Rows(_Requests):
         try: return self.patience.ask(attempt, given_up, again)
         except GaveUp as e:
             raise ConnectionError(f'{self.url} gave {e}. Nothing of this step was kept: look at the log of the server, '
-                                  'start it again with the same flags, and go on with train(..., resume=True). Raise '
-                                  'tries, wait or total where it needs longer to come back.') from e.__cause__
+                'start it again with the same flags, and go on with train(..., resume=True). Raise '
+                'tries, wait or total where it needs longer to come back.') from e.__cause__
     def row(self, ask: Ask, adapter: Adapter|None, given_up)->Said:
         "One row, asked until it is answered; a server that has forgotten the adapter gets it again."
         def attempt():
             self.shelf.use(adapter)
             try:
                 return read_choice(self.call('/v1/completions',
-                                             request_body(ask, adapter.name if adapter else self.base())), ask)
+                    request_body(ask, adapter.name if adapter else self.base())), ask)
             except LookupError as e:
                 self.shelf.forget(adapter)
                 self.starts += 1  # at the next sync its weights are compared again
@@ -267,15 +267,15 @@ def _not_taken(where, adapter: Adapter, why)->str:
     "Why an engine refuses an adapter, and what to do."
     rank = json.loads((adapter.path/'adapter_config.json').read_text())['r']
     return (f'{where} does not take the adapter {adapter.path} of rank {rank}: {why}. Its rank must be at most '
-            f'--max-lora-rank (max_lora_rank), and its layers must be those of the model.')
+        f'--max-lora-rank (max_lora_rank), and its layers must be those of the model.')
 
 def _not_found(where, adapter: Adapter, why)->str:
     "Why an engine did not find an adapter, or has no way to load one, and what to do."
     if adapter.name in str(why):  # it names the adapter where it has a route; the path it keeps to itself
         return (f'{where} does not see the folder {adapter.path} ({why}). Give VLLMSampler(folder=...) a folder that '
-                f'this machine and that of the server share, readable for the user who runs it.')
+            f'this machine and that of the server share, readable for the user who runs it.')
     return (f'{where} has no route to load an adapter ({why}). Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and '
-            f'--enable-lora.')
+        f'--enable-lora.')
 
 @in_parts
 class VLLMServer(_Rows):
@@ -298,7 +298,7 @@ class VLLMServer(_Rows):
         if workers < 1 or not timeout > 0:
             raise ValueError(f'workers={workers}, timeout={timeout}: give at least one worker, and a time above 0')
         self.url, self.model, self.key_name, self.timeout = (url.rstrip('/').removesuffix('/v1'), model, key_name,
-                                                             timeout)
+            timeout)
         self.patience = Patience(tries, wait, longest, total, jitter, sleep)
         me = weakref.proxy(self)  # a server and its shelf that hold each other would end when the collector comes by
         self.shelf = Shelf(lambda adapter: me._load(adapter), lambda adapter: me._unload(adapter), keep)
@@ -312,7 +312,7 @@ class VLLMServer(_Rows):
         found = next((card for card in bases if self.model in (None, card['id'])), None)
         if found is None:
             raise ValueError(f'{self.url} serves {[card["id"] for card in bases]}, not {self.model!r}. Start it with '
-                             f'that model, or give VLLMServer(url, model=...) the name under which it is served.')
+                f'that model, or give VLLMServer(url, model=...) the name under which it is served.')
         return found
     same_base = base_card
     def base(self)->str:
@@ -345,7 +345,7 @@ class VLLMServer(_Rows):
             card = self.patiently(self.base_card)
             self.model = card['id']
             one = self.patiently(lambda: self.call('/v1/completions',
-                                                   request_body(Ask([0], 1, top=1), self.model)))['choices'][0]
+                request_body(Ask([0], 1, top=1), self.model)))['choices'][0]
         except (LookupError, TypeError) as e:
             raise ValueError(f'{self.url} does not speak the protocol: {e}. Start it with: vllm serve') from e
         if not one.get('token_ids'):
@@ -362,10 +362,10 @@ class VLLMEngine:
     def config(self): return getattr(self.llm, 'model_config', None) or self.llm.llm_engine.model_config
     def limits(self)->dict:
         return dict(max_len=self.config().max_model_len, where=f'the vLLM engine of {self.config().model}',
-                    flag='max_model_len')
+            flag='max_model_len')
     def _load(self, adapter: Adapter):
         self.requests[adapter.name] = _vllm('vllm.lora.request').LoRARequest(adapter.name, next(self.numbers),
-                                                                             str(adapter.path))
+            str(adapter.path))
         try: taken, why = self.llm.llm_engine.add_lora(self.requests[adapter.name]), 'it says no'
         except Exception as e: taken, why = False, f'{type(e).__name__}: {e}'
         if not taken: raise ValueError(_not_taken(self, adapter, why))
@@ -376,7 +376,7 @@ class VLLMEngine:
         self.shelf.use(adapter)
         prompts = [_vllm('vllm.inputs').TokensPrompt(prompt_token_ids=ask.context) for ask in asks]
         found = self.llm.generate(prompts, [sampling_params(ask) for ask in asks], use_tqdm=False,
-                                  lora_request=self.requests[adapter.name] if adapter else None)
+            lora_request=self.requests[adapter.name] if adapter else None)
         if len(found) != len(asks): raise RuntimeError(f'vLLM answered {len(found)} of {len(asks)} rows')
         try: return [read_output(one, ask) for one, ask in zip(found, asks)]
         except NoAnswer as e:
@@ -387,7 +387,7 @@ def _vllm(module: str):
     try: return import_module(module)
     except ImportError:
         raise ImportError('a VLLMEngine needs vllm: pip install "agentlab-rl[gpu]" where there is CUDA; `make '
-                          'test-vllm` shows an environment without') from None
+            'test-vllm` shows an environment without') from None
 
 def start_vllm(model: str, rank: int = 16,  # name or folder of the base; largest rank of an adapter
     keep: int = 2,          # adapters that it holds
@@ -395,15 +395,15 @@ def start_vllm(model: str, rank: int = 16,  # name or folder of the base; larges
     "Start vLLM here with what the sampler needs: adapters, prefix caching, log-probabilities after the temperature."
     rank = next((r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= rank), rank)  # the ranks that vLLM knows
     needs = dict(enable_lora=True, max_loras=1, max_cpu_loras=keep + 1, max_lora_rank=rank, enable_prefix_caching=True,
-                 logprobs_mode='processed_logprobs')
+        logprobs_mode='processed_logprobs')
     return VLLMEngine(_vllm('vllm').LLM(model=model, **needs | options), keep)
 
 def sampling_params(ask: Ask):
     "vllm.SamplingParams of one row."
     return _vllm('vllm').SamplingParams(n=1, max_tokens=ask.max_tokens, temperature=ask.temperature,
-                                        top_p=1. if ask.temperature == 0 else ask.top_p, top_k=0, min_p=0.,
-                                        seed=ask.seed, stop_token_ids=list(ask.stop), ignore_eos=True, logprobs=ask.top,
-                                        detokenize=False)
+        top_p=1. if ask.temperature == 0 else ask.top_p, top_k=0, min_p=0.,
+        seed=ask.seed, stop_token_ids=list(ask.stop), ignore_eos=True, logprobs=ask.top,
+        detokenize=False)
 
 def read_output(output, ask: Ask)->Said:
     "A vllm.RequestOutput as an answer. Raises NoAnswer."
@@ -425,9 +425,9 @@ class VLLMSampler:
         tolerance: float = .5):  # nats: largest mean distance between the log-probabilities of engine and policy
         if top < 1:
             raise ValueError(f'top={top}: the entropy is estimated from the likeliest tokens; ask for 1 at least, '
-                             f'better 20')
+                f'better 20')
         self.engine, self.top, self.tolerance, self.known, self.seen = (engine, top, tolerance,
-                                                                        weakref.WeakValueDictionary(), {})
+            weakref.WeakValueDictionary(), {})
         self.home = None if folder else Lasting(Path(tempfile.mkdtemp(prefix='agentlab-adapters-')))
         self.folder = Path(folder or self.home.path)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -438,7 +438,7 @@ class VLLMSampler:
         adapter = check_follows(policy)
         base = [p for p in policy.model.parameters() if not (p.requires_grad and adapter)]
         base = hash((self.engine.starts, policy.max_context,
-                     *((p.data_ptr(), 0 if p.is_inference() else p._version) for p in base)))
+            *((p.data_ptr(), 0 if p.is_inference() else p._version) for p in base)))
         if self.seen.get('base') != base: self.seen.update(compare(self, policy), base=base)
         self.adapter = write_adapter(policy, adapter, self.folder, self.known) if adapter else None
         self.engine.take(self.adapter)
@@ -449,7 +449,7 @@ class VLLMSampler:
         "Continue every context (see `Sampler`); entropies are the least that the likeliest tokens allow."
         if self.max_context is None:
             raise RuntimeError('this VLLMSampler knows no policy yet. Give it to one, Policy(..., sampler=...), and '
-                               'ask policy.sampler(), or call sync(policy).')
+                'ask policy.sampler(), or call sync(policy).')
         stop = tuple(sorted(self.stop if stop is None else stop))
         check_request(contexts, max_tokens, temperature, top_p, stop, seeds, self.max_context, self.vocabulary)
         check_convention(temperature, top_p, self.seen['scaled'])
@@ -458,7 +458,7 @@ class VLLMSampler:
         check_ids(contexts, self.vocabulary)
         if not hasattr(seeds, '__len__'): seeds = [seeds * len(contexts) + i for i in range(len(contexts))]
         asks = [Ask(c, min(max_tokens, self.max_context - len(c)), temperature, top_p, stop, int(seed) % 2**63,
-                    min(self.top, self.vocabulary)) for c, seed in zip(contexts, seeds)]
+            min(self.top, self.vocabulary)) for c, seed in zip(contexts, seeds)]
         said = self.engine.ask(asks, self.adapter)
         if any(i >= self.vocabulary for one in said for i in one.ids):
             raise RuntimeError(f'{self.engine} said an id that the policy does not have: it serves another model')
@@ -472,9 +472,9 @@ def check_follows(policy)->str|None:
     if name or getattr(policy.model, 'peft_config', None): return name
     if any(p.requires_grad for p in policy.model.parameters()):
         raise ValueError(f'the policy {policy.name!r} has no LoRA adapter, and all its weights can change, but vLLM '
-                         f'keeps those that it was started with. Train an adapter (recipe with lora=dict(r=16), '
-                         'or qlora_policy). Only to evaluate: policy.model.requires_grad_(False), with the server '
-                         'started on the same weights.')
+            f'keeps those that it was started with. Train an adapter (recipe with lora=dict(r=16), '
+            'or qlora_policy). Only to evaluate: policy.model.requires_grad_(False), with the server '
+            'started on the same weights.')
 
 @torch.no_grad()
 def local_logps(policy, rows: list[tuple[list, list]], temperature: float)->Tensor:
@@ -484,7 +484,7 @@ def local_logps(policy, rows: list[tuple[list, list]], temperature: float)->Tens
     with without, policy.computing():
         for context, ids in rows:
             logits = policy.model(input_ids=torch.tensor([context + ids], device=policy.device),
-                                  use_cache=False).logits[0, len(context)-1:-1]
+                use_cache=False).logits[0, len(context)-1:-1]
             found.append(token_logps(logits, torch.tensor(ids, device=policy.device), temperature)[0].cpu())
     return torch.cat(found)
 
@@ -496,8 +496,8 @@ def compare(sampler: VLLMSampler, policy, tokens: int = 8, rows: int = 4,  # sam
     limits, size = sampler.engine.limits(), vocabulary(policy)
     if limits['max_len'] and policy.max_context > limits['max_len']:
         raise ValueError(f"max_context={policy.max_context} of the policy exceeds the {limits['max_len']} tokens of "
-                         f"{limits['where']}. Start it with {limits['flag']} {policy.max_context}, or give the policy "
-                         f"max_context={limits['max_len']} (agentlab train --max-context {limits['max_len']}).")
+            f"{limits['where']}. Start it with {limits['flag']} {policy.max_context}, or give the policy "
+            f"max_context={limits['max_len']} (agentlab train --max-context {limits['max_len']}).")
     context = policy.chat.first('Compare the two.')
     asks = [Ask(context, tokens, t, seed=i, top=min(sampler.top, size)) for i, t in enumerate([1.]*rows + [2.])]
     said = _first_answers(sampler, asks)
@@ -507,7 +507,7 @@ def compare(sampler: VLLMSampler, policy, tokens: int = 8, rows: int = 4,  # sam
     distance = (logps[:rows*tokens] - local_logps(policy, same[:rows], 1.)).abs().mean().item()
     if not distance <= sampler.tolerance:
         raise ValueError(_other(limits, f'its log-probabilities are {distance:.2f} nats from those of the policy '
-                                f'(tolerance={sampler.tolerance})'))
+            f'(tolerance={sampler.tolerance})'))
     apart = [(logps[rows*tokens:] - local_logps(policy, same[rows:], t)).abs().mean() for t in (2., 1.)]
     return dict(scaled=bool(apart[0] < apart[1]), distance=distance)
 
@@ -516,11 +516,11 @@ def _first_answers(sampler: VLLMSampler, asks: list[Ask])->list[Said]:
     except ValueError as e:
         if 'logprobs' not in str(e): raise
         raise ValueError(f'top={sampler.top}: {e}. Start it with --max-logprobs {sampler.top} (max_logprobs), or give '
-                         f'VLLMSampler(top=...) what it allows') from e
+            f'VLLMSampler(top=...) what it allows') from e
 
 def _other(limits, why)->str:
     return (f"{limits['where']} serves another model than the policy: {why}. Start it on the folder or name that the "
-            f"policy was loaded from, in the same revision; raise tolerance where only the precision differs.")
+        f"policy was loaded from, in the same revision; raise tolerance where only the precision differs.")
 
 def check_convention(temperature: float, top_p: float, scaled: bool):
     "Refuse settings under which the engine does not report the full softmax at the sampling temperature."
@@ -529,15 +529,15 @@ def check_convention(temperature: float, top_p: float, scaled: bool):
         raise ValueError(f'temperature={temperature}: vLLM takes 0 to 2. Sample with the TorchSampler, or more coolly.')
     if temperature < .01:
         raise ValueError(f'temperature={temperature}: vLLM raises everything between 0 and .01 to .01 without a word. '
-                         f'Give 0 (greedy), or .01 and more.')
+            f'Give 0 (greedy), or .01 and more.')
     if scaled and top_p < 1:
         raise ValueError(f'top_p={top_p}: this engine reports log-probabilities after top-p (processed_logprobs), from '
-                         f'which those of the full softmax cannot be had. Give top_p=1; or, at temperature 1, start it '
-                         f'with --logprobs-mode raw_logprobs.')
+            f'which those of the full softmax cannot be had. Give top_p=1; or, at temperature 1, start it '
+            f'with --logprobs-mode raw_logprobs.')
     if not scaled and temperature != 1:
         raise ValueError(f'temperature={temperature}: this engine reports log-probabilities before the '
-                         f'temperature (raw_logprobs). Start it with --logprobs-mode processed_logprobs, or sample at '
-                         f'temperature 1.')
+            f'temperature (raw_logprobs). Start it with --logprobs-mode processed_logprobs, or sample at '
+            f'temperature 1.')
 
 def completion(said: Said, ask: Ask, vocabulary: int)->Completion:
     "An answer as agentlab has it; truncated_logprobs are NaN where the likely tokens lack some of what top-p kept."
@@ -550,4 +550,4 @@ def completion(said: Said, ask: Ask, vocabulary: int)->Completion:
         kept = (torch.tensor(said.logps, dtype=torch.float64) - mass.log()).tolist()
     best = [[x[:5] for x in said.likely], [x[:5] for x in said.tops]] if said.likely else [None, None]
     return Completion(list(said.ids), [float(x) for x in said.logps], top_k_entropy(top, vocabulary).low.tolist(),
-                      said.finish, kept, *best)
+        said.finish, kept, *best)

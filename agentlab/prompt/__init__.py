@@ -7,16 +7,16 @@ __all__ = []
 
 # %% ../../nbs/prompt/index.ipynb #e92
 from ..settings import door
-from .instruction import (Instruction, Instructed, play_instructed, read_instruction, render,
-                                         render_english, warm_views)
+from agentlab.prompt.instruction import (Instruction, Instructed, play_instructed, read_instruction, render,
+    render_english, warm_views)
 from .population import Population, lenient, strict
-from .propose import (Play, ask_model, batch_plays, diagnose, mined, mutate, plays_of, reflect,
-                                     together, with_gepa)
+from agentlab.prompt.propose import (Play, ask_model, batch_plays, diagnose, mined, mutate, plays_of, reflect,
+    together, with_gepa)
 from .inspo import Inspo
 from .endpoint import Endpoint, EndpointError, ask_json
-from .designs import (Tried, covering, design_chances, new_part, pair_ridge, recombine, search_designs,
-                                     shuffled)
-from .graphs import (check_society, debate, edit_graph, first_answers, gains, graph_accuracy, hrpo,
-                                    majority)
+from agentlab.prompt.designs import (Tried, covering, design_chances, new_part, pair_ridge, recombine, search_designs,
+    shuffled)
+from agentlab.prompt.graphs import (check_society, debate, edit_graph, first_answers, gains, graph_accuracy, hrpo,
+    majority)
 
 __getattr__ = door(__name__)

@@ -32,7 +32,7 @@ class Endpoint:
         if attempts < 1 or not timeout > 0:
             raise ValueError(f'attempts={attempts}, timeout={timeout}: give at least one attempt and a time above 0')
         self.url, self.model, self.key_name, self.timeout, self.options = (url.rstrip('/'), model, key_name, timeout,
-                                                                           options)
+            options)
         self.patience, self.budget = patience or Patience(attempts, .5, 30., 300.), budget
     def __repr__(self): return f'Endpoint({self.url!r}, {self.model!r})'
     def __call__(self, messages:list,  # of dict(role=, content=)
@@ -69,17 +69,17 @@ class Endpoint:
         try: return of(answer.json())
         except (ValueError, LookupError, TypeError, AttributeError):
             raise NotNow(f'{self.url} did not answer as a chat completion: '
-                         f'{without(answer.text[:200], os.environ.get(self.key_name))}') from None
+                f'{without(answer.text[:200], os.environ.get(self.key_name))}') from None
     def send(self, path, body=None):
         "One request: the whole answer. Raises NotNow for what is worth asking again, else EndpointError."
         httpx = needed('httpx', 'llm', 'an Endpoint')
         key = os.environ.get(self.key_name)
         try:
             answer = httpx.request('GET' if body is None else 'POST', f'{self.url}/{path}', json=body,
-                                   timeout=self.timeout, headers=dict(Authorization=f'Bearer {key}') if key else {})
+                timeout=self.timeout, headers=dict(Authorization=f'Bearer {key}') if key else {})
         except httpx.TimeoutException:
             raise NotNow(f'{self.url} has not answered within {self.timeout} s. Raise timeout, or look at '
-                         f'the server.') from None
+                f'the server.') from None
         except (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError) as e:
             raise NotNow(f'{self.url} cannot be reached: {without(str(e), key)}') from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:

@@ -36,7 +36,7 @@ def debate(right, edges, q:float, draw:Random)->tuple:  # who is right; (speaker
 def majority(patterns:dict)->float:  # (who is right) -> chance
     "Chance that the majority is right; half where the votes are even."
     return sum(chance*(1 + (2*sum(right) > len(right)) - (2*sum(right) < len(right)))/2
-               for right, chance in patterns.items())
+        for right, chance in patterns.items())
 
 def first_answers(chances)->dict:
     "(who is right) -> chance, where everybody answers alone."

@@ -38,12 +38,12 @@ class Inspo:
         self.policy, self.seed, self.env, self.propose, self.admit, self.groups, self.every = (
             policy, seed, env, propose, admit, groups, every)
         self.parents, self.checks, self.recent, self.budget = (parents, checks, recent,
-                                                               dict(max_tokens=max_tokens, max_turns=max_turns))
+            dict(max_tokens=max_tokens, max_turns=max_turns))
         self.population, self.plays, self.checked = Population(list(start), **population), [], 0
     def plan(self, step:int)->dict:
         "An instruction for every group of this update."
         drawn = self.population.draw(self.groups,
-                                     torch.Generator().manual_seed(derive(self.seed, 'instructions', step)))
+            torch.Generator().manual_seed(derive(self.seed, 'instructions', step)))
         return dict(group_args=dict(instructions=[self.population.members[i].instruction.json() for i in drawn]))
     def test(self)->dict:
         "Held-out tasks are played with the instruction that weighs most."
@@ -66,7 +66,7 @@ class Inspo:
         if (step + 1) % self.every == 0: checked = self.renew(step)
         best = self.population.members[self.population.best]
         return dict(instruction=best.instruction.json(), instruction_w=best.w, instructions=len(self.population.alive),
-                    checked=checked)
+            checked=checked)
     def renew(self, step:int)->int:
         "Prune, propose, check, admit; the number of episodes that it took."
         p = self.population
@@ -74,7 +74,7 @@ class Inspo:
         ahead = sorted(p.alive, key=lambda i: (-p.members[i].w, i))[:self.parents]
         plays = sorted(self.plays, key=lambda play: play.success)  # stable: lost ones first
         candidates = list(dict.fromkeys(self.propose([p.members[i].instruction for i in ahead], plays,
-                                                     random.Random(derive(self.seed, 'propose', step)))))
+            random.Random(derive(self.seed, 'propose', step)))))
         self.plays = []
         if not candidates: return 0
         p.admit(candidates, self.check(candidates, step), [nearest(i, p, ahead) for i in candidates], step, self.admit)
@@ -84,22 +84,22 @@ class Inspo:
         seeds = [derive(self.seed, 'check', step, i) for i in range(self.checks)]*len(candidates)
         asked = [candidate for candidate in candidates for _ in range(self.checks)]
         episodes = play_instructed(self.policy, self.env, seeds, instructions=asked,
-                                   seed=derive(self.seed, 'checks', step), **self.budget)
+            seed=derive(self.seed, 'checks', step), **self.budget)
         paid = torch.tensor([e.outcome for e in episodes if e.seat == self.env.seats[0]], dtype=torch.float64)
         return paid.view(len(candidates), self.checks).mean(1).tolist()
     def tensors(self)->dict:
         "For a checkpoint: the population, and the plays that wait to be read."
         plays = json.dumps([asdict(p) | dict(instruction=p.instruction.json()) for p in self.plays])
         return self.population.tensors() | dict(plays=torch.frombuffer(bytearray(plays.encode()), dtype=torch.uint8)
-                                                .clone())
+            .clone())
     def restore(self, tensors:dict):
         "From a checkpoint."
         self.population.restore(tensors)
         found = json.loads(bytes(tensors['plays'].cpu().tolist()).decode())
         self.plays = [Play(**p | dict(instruction=read_instruction(p['instruction']),
-                                      turns=tuple(map(tuple, p['turns'])))) for p in found]
+            turns=tuple(map(tuple, p['turns'])))) for p in found]
 
 def nearest(candidate:Instruction, population:Population, among:list)->int:
     "The member that shares most slots with a candidate: its parent in the family tree. Of equals the first."
     return max(among, key=lambda i: sum(population.members[i].instruction.slots[name] == value
-                                        for name, value in candidate.slots.items()))
+        for name, value in candidate.slots.items()))

@@ -47,9 +47,9 @@ class Instruction:
         return replace(self, slots=self.slots | slots)
     def __str__(self):
         changed = [f'{name} {value}' if not isinstance(value, bool) else name for name, value in self.slots.items()
-                   if name != 'facts' and value not in (grammar[name][0],)]
+            if name != 'facts' and value not in (grammar[name][0],)]
         return ', '.join(changed + [f'{after} > {do}' for after, do in self.slots['facts']]
-                         + ([self.text] if self.text else [])) or 'nothing'
+            + ([self.text] if self.text else [])) or 'nothing'
 
 def check_facts(facts)->tuple:  # what the caller gave -> of (after, do)
     "Refuse what is no list of pairs of text."
@@ -98,7 +98,7 @@ def render_english(instruction:Instruction, turns:Turns  # what there is to show
 )->str:  # what the agent reads, in sentences
     "The view of an instruction for a model that knows English."
     lines = view_lines(instruction, turns, 'Known from earlier games: after "{}" the right answer was "{}".',
-                       'Your task: {}', 'Earlier you read: "{}" You answered: "{}".', 'You may answer: {}.')
+        'Your task: {}', 'Earlier you read: "{}" You answered: "{}".', 'You may answer: {}.')
     return '\n'.join(filter(None, [instruction.text, said.get(instruction.slots['style']), *lines]))
 
 class Instructed(Wrapper):
@@ -112,20 +112,20 @@ class Instructed(Wrapper):
         self.default, self.render, self.facts_read = instruction, render, facts_read
         # goes into run.json
         self.shown = (f'{getattr(instruction, "__qualname__", instruction)} {render.__qualname__}'
-                      + ' facts_read'*facts_read)
+            + ' facts_read'*facts_read)
         self.instruction, self.seen, self.goal_text, self.legal = None, {}, '', ()
     def __repr__(self): return f'Instructed({self.inside}, {self.shown})'  # goes into run.json where a memory holds one
     def reset(self, seed, task=None):
         if task is not None and (not isinstance(task, dict) or set(task) - {'instruction', 'task'}
                                  or 'instruction' not in task):
             raise ValueError(f'a task of Instructed is dict(instruction=<JSON>, task=<task of the inner environment or '
-                             f'None>); got {task!r}')
+                f'None>); got {task!r}')
         asked = self.default if task is None else read_instruction(task['instruction'])
         step = self.env.reset(seed, None if task is None else task.get('task'))
         self.instruction = (asked if isinstance(asked, Instruction)
-                            else asked(random.Random(derive(seed, 'instruction')), self.env))
+            else asked(random.Random(derive(seed, 'instruction')), self.env))
         self.seen, self.goal_text = ({seat: () for seat in self.seats}, self.env.goal() if hasattr(self.env, 'goal')
-                                     else step.observation)
+            else step.observation)
         step.info['instruction'] = self.instruction.json()
         return self.show(step)
     def step(self, action):
@@ -146,12 +146,12 @@ class Instructed(Wrapper):
         "The facts that are stated now."
         read = {squeezed(text) for text in (self.read, *(observation for observation, _ in self.seen[self.mover]))}
         return tuple(fact for fact in self.instruction.slots['facts'] if not self.facts_read
-                     or squeezed(fact[0]) in read)
+            or squeezed(fact[0]) in read)
     def tasks(self, split, n, seed=0):
         "Tasks of the inner environment under the default instruction."
         if not isinstance(self.default, Instruction):
             raise ValueError('tasks() needs one default instruction, and this Instructed draws them: give '
-                             'Instructed(env, instruction)')
+                'Instructed(env, instruction)')
         return [dict(instruction=self.default.json(), task=task) for task in self.env.tasks(split, n, seed)]
     def vocabulary(self): return [*self.env.vocabulary(), *control_words]
     def demonstrator(self, noise=0., generator=None):
@@ -181,7 +181,7 @@ def play_instructed(
             g.side.new = g.side.context = policy.chat.first(g.side.observation, g.told(policy.chat, system))
             g.side.window = len(g.side.turns)
     played = play(policy, env, seeds, group_size, instructed_tasks(instructions, tasks, len(seeds)), system=system,
-                  on_reset=afresh, on_round=afresh, **how)
+        on_reset=afresh, on_round=afresh, **how)
     for e in played: e.instruction = shown.get(e.game)
     return played
 
@@ -191,9 +191,9 @@ def instructed_tasks(instructions, tasks, n:int):
     if isinstance(instructions, (str, Instruction)): instructions = [instructions]*n
     if len(instructions) != n: raise ValueError(f'{len(instructions)} instructions for {n} seeds: give one per group')
     inner = [task['task'] if isinstance(task, dict) and set(task) == {'instruction', 'task'} else task for task in tasks
-             or [None]*n]
+        or [None]*n]
     return [dict(instruction=i.json() if isinstance(i, Instruction) else i, task=task)
-            for i, task in zip(instructions, inner, strict=True)]
+        for i, task in zip(instructions, inner, strict=True)]
 
 def any_view(generator, env)->Instruction:
     "A random instruction of the grammar, without facts."
@@ -206,7 +206,7 @@ def warm_views(policy, env,  # an Instructed, usually with a function that draws
     seed:int=0):      # the policy
     "Supervised learning on demonstrations, every turn in a window of its own."
     demos = [one_window(e, policy.chat)
-             for e in demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise)]
+        for e in demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise)]
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=lr, weight_decay=.01, betas=(.9, .95))
     generator = np.random.default_rng(derive(seed, 'order'))
     for step in range(steps):
@@ -222,4 +222,4 @@ def warm_views(policy, env,  # an Instructed, usually with a function that draws
 def one_window(episode:Episode, chat)->Episode:
     "A recorded episode with every turn in a window of its own, which holds its observation alone."
     return replace(episode, turns=[replace(turn, window=number, context_ids=chat.first(turn.observation))
-                                   for number, turn in enumerate(episode.turns)])
+        for number, turn in enumerate(episode.turns)])

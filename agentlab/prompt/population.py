@@ -121,8 +121,8 @@ class Population(_Renewed):
         "pandas table of all members: number, parent, born, gone (-1: still there), groups, w, what changed, JSON."
         import pandas as pd
         return pd.DataFrame([dict(number=i, parent=m.parent, born=m.born, gone=m.gone, groups=m.groups, w=m.w,
-                                  says=str(m.instruction), instruction=m.instruction.json())
-                             for i, m in enumerate(self.members)])
+                 says=str(m.instruction), instruction=m.instruction.json())
+            for i, m in enumerate(self.members)])
     def history(self):
         "pandas table of the recorded weights: step, number, w."
         import pandas as pd
@@ -131,13 +131,13 @@ class Population(_Renewed):
         "Everything, as JSON."
         members = [asdict(m) | dict(instruction=m.instruction.json()) for m in self.members]
         return json.dumps(dict(n=self.n, tau=self.tau, rho=self.rho, patience=self.patience, members=members,
-                               trace=self.trace))
+            trace=self.trace))
     def read(self, text:str):
         "Become what `json` wrote."
         found = json.loads(text)
         self.members = [Member(**m | dict(instruction=read_instruction(m['instruction']))) for m in found['members']]
         self.n, self.tau, self.rho, self.patience, self.trace = (found[name]
-                                                                 for name in ('n', 'tau', 'rho', 'patience', 'trace'))
+            for name in ('n', 'tau', 'rho', 'patience', 'trace'))
         return self
     def tensors(self)->dict:
         "For a checkpoint."
@@ -158,16 +158,16 @@ def family_tree(population:Population,  # with recorded weights
         left, end = m.gone >= 0, own.step.max()
         if m.parent >= 0:
             figure.add_scatter(x=[m.born, m.born], y=[m.parent, m.number], mode='lines',
-                               line=dict(color='#999999', width=1, dash='dot'), hoverinfo='skip', showlegend=False)
+                line=dict(color='#999999', width=1, dash='dot'), hoverinfo='skip', showlegend=False)
         figure.add_scatter(x=[own.step.min(), end], y=[m.number]*2, mode='lines+markers',
-                           line=dict(color=colors[not left], width=1 + 9*max(float(own.w.iloc[-1]), 0.)),
-                           marker=dict(symbol=['circle', 'x' if left else 'triangle-right'], size=8), showlegend=False,
-                           text=f'{m.says}<br>w {m.w:.2f}, {m.groups} groups', hoverinfo='text')
+            line=dict(color=colors[not left], width=1 + 9*max(float(own.w.iloc[-1]), 0.)),
+            marker=dict(symbol=['circle', 'x' if left else 'triangle-right'], size=8), showlegend=False,
+            text=f'{m.says}<br>w {m.w:.2f}, {m.groups} groups', hoverinfo='text')
     figure.update_layout(template='plotly_white', width=700, height=120 + 18*len(family),
-                         margin=dict(l=20, r=20, t=20, b=45), xaxis_title='update')
+        margin=dict(l=20, r=20, t=20, b=45), xaxis_title='update')
     short = lambda text: text if len(text) <= longest else text[:longest - 1] + '…'
     figure.update_yaxes(tickvals=family.number, ticktext=[f'{m.number}: {short(m.says)}' for m in family.itertuples()],
-                        autorange='reversed', automargin=True)
+        autorange='reversed', automargin=True)
     return figure
 
 def fronts(scores:Tensor  # (instructions, questions)
@@ -188,7 +188,7 @@ def pareto_chances(scores:Tensor  # (instructions, questions)
     "Proportional to the number of fronts among the survivors."
     if scores.ndim != 2 or not scores.numel():
         raise ValueError(f'scores has shape {tuple(scores.shape)}: give (instructions, questions), at least '
-                         f'one of each')
+            f'one of each')
     if torch.isnan(scores).any(): raise ValueError('scores holds NaN: score every instruction on every question')
     kept = survivors(scores)
     counts = torch.zeros(len(scores), dtype=torch.float64)

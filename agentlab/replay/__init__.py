@@ -9,18 +9,18 @@ __all__ = []
 from ..settings import door
 from .buffer import Buffer, Replay, alike, pick, prioritised, stratified, success_first, uniform
 from .success import (SuccessReplay, by_number, by_prompt, by_start, draw_same, everything, failed,
-                                     play_recurring, success_pool, swap_in)
-from .self_imitation import (SelfImitation, acted, acted_bonus, power_of_two, recalibrated,
-                                            warm_up, worth_keeping)
+    play_recurring, success_pool, swap_in)
+from agentlab.replay.self_imitation import (SelfImitation, acted, acted_bonus, power_of_two, recalibrated,
+    warm_up, worth_keeping)
 from .recomposition import Recomposition, all_together, priority, priority_only
 from .demonstrations import (Demonstrations, grpo_split, mixture, over_target, own_probability,
-                                            play_beside_demonstration, rl_plus, with_demonstration)
+    play_beside_demonstration, rl_plus, with_demonstration)
 from .splice import Imitation, agent_r, first_errors, imitation, purified, spliced, unlike_winners
 from .tasks import NumberSelection, Stages, TaskSelection, hardness, learnability, play_with_length
 from .utterance_critic import ArcherCritic, archer, archer_targets, critic_step
 from .stored_values import BestOfN, Stored, best_of, digi_q
 from .token_values import (LEVELS, TokenValues, b_coder, b_coder_loss, capped, conservative, dueling,
-                                           program_score, token_targets)
+    program_score, token_targets)
 from .experience import Clusters, Experienced, Library, OwnLibrary, Tipped, bare, decision, tip_words
 from .written_rules import Advised, Ruled, keydoor_names, training_free
 

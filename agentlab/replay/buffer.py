@@ -24,7 +24,7 @@ TABLES = ('episodes', 'rows', 'turns', 'tokens')
 def _nothing(like: Tensor, n: int)->Tensor:
     "A column of n entries that says nothing: NaN, -1 or False."
     return torch.full((n,), float('nan') if like.is_floating_point() else False if like.dtype == torch.bool else -1,
-                      dtype=like.dtype, device=like.device)
+        dtype=like.dtype, device=like.device)
 
 def _fit(table: Table, examples: dict)->Table:
     "The table with exactly the columns of `examples`."
@@ -47,7 +47,7 @@ def _span(first: Tensor, count: Tensor):
     "The numbers first[i], first[i]+1, ... (count[i] of them) end to end."
     if len(first) == 1: return slice(int(first), int(first + count))
     return (torch.repeat_interleave(first - count.cumsum(0) + count, count)
-            + torch.arange(int(count.sum()), device=count.device))
+        + torch.arange(int(count.sum()), device=count.device))
 
 def _origins(origin: Tensor, turn: Tensor, copy: Tensor)->Tensor:
     "Where picked turns' origins stand now. The n-th copies know each other only; an origin not picked: its first copy."
@@ -88,8 +88,8 @@ def alike(batch:Batch, like:Batch,  # the batch they shall be joined with
     "Drops columns that `like` lacks; missing: NaN, -1 (whole numbers), False. `tokens.old_logp` is never made up."
     if 'old_logp' in like.tokens and 'old_logp' not in batch.tokens:
         raise ValueError("these episodes have no column tokens.old_logp, so their ratio is unknown. Add episodes "
-                         "to the buffer after the trainer has set it, or set it yourself: "
-                         "batch.with_action(old_logp=...).")
+            "to the buffer after the trainer has set it, or set it yourself: "
+            "batch.with_action(old_logp=...).")
     batch = batch.to(like.episodes.group.device)
     return batch.replace(**{name: _fit(getattr(batch, name), vars(getattr(like, name))) for name in TABLES})
 
@@ -98,7 +98,7 @@ def uniform(facts:Table, n:int, generator:torch.Generator,  # a row per stored e
     "n different episodes, all equally likely."
     if n > len(facts):
         raise ValueError(f'n={n} different episodes of {len(facts)}: ask for fewer, or use prioritised(alpha=0), which '
-                         f'draws with repetition')
+            f'draws with repetition')
     return torch.randperm(len(facts), generator=generator)[:n]
 
 def success_first(facts:Table,  # a row per stored episode; reads `success`
@@ -147,12 +147,12 @@ def _texts(batch: Batch, sources: list[dict])->dict:
     labels = {}
     for name in dict.fromkeys(name for source in sources for name in source):
         columns = [getattr(batch, t)[c] for t in TABLES for c in ('id' if name == 'token' and t == 'tokens' else name,)
-                   if c in getattr(batch, t)]
+            if c in getattr(batch, t)]
         found = [source[name] for source in sources if name in source]
         keys = (torch.cat(columns).unique().tolist() if columns
-                else list(dict.fromkeys(k for texts in found for k in texts)))
+            else list(dict.fromkeys(k for texts in found for k in texts)))
         labels[name] = {k: next(texts[k] for texts in found if k in texts) for k in keys
-                        if any(k in texts for texts in found)}
+            if any(k in texts for texts in found)}
     return labels
 
 def _owned(batch: Batch)->Batch:
@@ -160,22 +160,22 @@ def _owned(batch: Batch)->Batch:
     tables = {}
     for name in TABLES:
         columns = {c: x.detach().cpu().clone() for c, x in vars(getattr(batch, name)).items()
-                   if not c.startswith('replay_')}
+            if not c.startswith('replay_')}
         for c, x in columns.items():
             if x.ndim != 1 or x.dtype not in _DTYPES:
                 raise ValueError(f'{name}.{c} is {x.dtype} of shape {tuple(x.shape)}, which cannot be stored. Give one '
-                                 f'number per row, of {sorted(str(d)[6:] for d in _DTYPES)}.')
+                    f'number per row, of {sorted(str(d)[6:] for d in _DTYPES)}.')
         tables[name] = Table(**columns)
     batch = batch.replace(**tables)
     return batch.replace(labels=_texts(batch, [batch.labels]))
 
 _DTYPES = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32,
-           torch.float64}
+    torch.float64}
 
 def _measured(batch: Batch, first: int, step: int, priority: Tensor)->Segment:
     "A segment of these episodes with the buffer's columns."
     owner = dict(episodes=torch.arange(len(batch)), rows=batch.rows.episode, turns=batch.turns.episode,
-                 tokens=batch.rows.episode[batch.tokens.row])
+        tokens=batch.rows.episode[batch.tokens.row])
     size = torch.zeros(len(batch), dtype=torch.int64)
     for name, episode in owner.items():
         width = sum(x.element_size() for x in vars(getattr(batch, name)).values())
@@ -184,9 +184,9 @@ def _measured(batch: Batch, first: int, step: int, priority: Tensor)->Segment:
     count = lambda episode: torch.bincount(episode, minlength=len(batch))
     earliest = lambda key: first + group_min(owner['episodes'], key).long()  # number of the first with this key
     own = dict(added=torch.full((len(batch),), step), n_turns=count(owner['turns']),
-               n_tokens=count(owner['tokens'][batch.tokens.turn >= 0]),
-               bytes=size + -(-text//len(batch)), group_number=earliest(batch.episodes.group),
-               game_number=earliest(batch.episodes.game), priority=priority)
+        n_tokens=count(owner['tokens'][batch.tokens.turn >= 0]),
+        bytes=size + -(-text//len(batch)), group_number=earliest(batch.episodes.group),
+        game_number=earliest(batch.episodes.game), priority=priority)
     return Segment(first, batch.episodes.with_(**own), batch)
 
 class _Stored:
@@ -222,7 +222,7 @@ def _checked_priority(priority, n: int)->Tensor:
         raise ValueError(f'priority has shape {tuple(x.shape)} for {n} episodes: give one number per episode')
     if not x.isfinite().all():
         raise ValueError(f'priority[{int((~x.isfinite()).nonzero()[0])}] = {x[~x.isfinite()][0].item()}: give finite '
-                         f'numbers, such as the mean |advantage| of an episode')
+            f'numbers, such as the mean |advantage| of an episode')
     return x.abs() + PRIORITY_EPS
 
 class _Adding(_Stored):
@@ -234,16 +234,16 @@ class _Adding(_Stored):
         "Store the episodes, then let the oldest go until the bounds hold. After the call they are on disk."
         if not len(batch): return
         new = torch.full((len(batch),), self.max_priority,
-                         dtype=torch.float64) if priority is None else _checked_priority(priority, len(batch))
+            dtype=torch.float64) if priority is None else _checked_priority(priority, len(batch))
         segment = _measured(_owned(batch), self.end, step, new)
         if int(segment.facts.bytes.max()) > self.bytes:
             raise ValueError(f'an episode takes {int(segment.facts.bytes.max())} bytes, more than bytes={self.bytes}. '
-                             f'Give the buffer more.')
+                f'Give the buffer more.')
         if self._on_disk():
             self._claim()
             self._save(segment)
         alike = (all(_kind(s.facts) == _kind(segment.facts) for s in self.segments[-1:]) and self._facts is not None
-                 and _kind(self._facts) == _kind(segment.facts))
+            and _kind(self._facts) == _kind(segment.facts))
         self._facts = _stacked([self._facts, segment.facts]) if alike else None
         self.segments.append(segment)
         self.end, self.latest = segment.end, step
@@ -289,14 +289,14 @@ class _Taking(_Adding):
         segments = [self.segments[i] for i in used.tolist()] or self.segments[:1]
         contents = [self._content(s) for s in segments]
         local = [index[mine] + self.start - s.first
-                 for s, mine in zip(segments, order.split(counts.tolist()) if len(order) else [order])]
+            for s, mine in zip(segments, order.split(counts.tolist()) if len(order) else [order])]
         batch = pick(_assemble([c for c, _ in contents], [cut for _, cut in contents], local), order.argsort())
         if group is None: group = batch.episodes.group
         else: group = torch.as_tensor(group).cpu().long().expand(len(index)).clone()
         # the n-th copies of the seats of a game stay one game
         game = -1 - self.facts.game_number[index] - 2**32*cumcount(index)
         batch = batch.with_episodes(group=group, game=game, source=torch.full((len(index),), state_key(source)),
-                                    replay_number=index + self.start)
+            replay_number=index + self.start)
         sources = [dict(source={state_key(source): source}), *(c.labels for c, _ in contents)]
         return batch.replace(labels=_texts(batch, sources))
     def _checked(self, index)->Tensor:
@@ -306,11 +306,11 @@ class _Taking(_Adding):
         if not index.numel(): return torch.zeros(0, dtype=torch.int64)
         if index.ndim != 1 or index.dtype == torch.bool or index.is_floating_point():
             raise ValueError(f'index is {index.dtype} of shape {tuple(index.shape)}: give a list of whole numbers, '
-                             f'rows of buffer.facts')
+                f'rows of buffer.facts')
         index = index.long()
         if not 0 <= int(index.min()) <= int(index.max()) < len(self):
             raise ValueError(f'index goes from {int(index.min())} to {int(index.max())}, the buffer has {len(self)} '
-                             f'episodes: give rows of buffer.facts')
+                f'episodes: give rows of buffer.facts')
         return index
 
 class _Drawing(_Taking):
@@ -328,7 +328,7 @@ class _Drawing(_Taking):
         fresh = self.fresh(step)
         if not len(fresh):
             raise ValueError(f'all {len(self)} episodes are more than stale={self.stale} steps older than step {step}: '
-                             f'there is none to give out')
+                f'there is none to give out')
         facts = facts.take(fresh)
         drawn = how(facts, n, generator, step)
         batch = self.take(fresh[drawn], **kw)
@@ -381,7 +381,7 @@ class _Content(_Drawing, Journal):
         try: batch = Batch.load(self.folder/segment.file)
         except FileNotFoundError:
             raise FileNotFoundError(f'{self.folder/segment.file} is gone: another process writes to this folder. Open '
-                                    f'it again: Buffer({str(self.folder)!r}, write=False).') from None
+                f'it again: Buffer({str(self.folder)!r}, write=False).') from None
         return self._remember(segment, _without_own(batch))
 
 @in_parts
@@ -419,18 +419,18 @@ class Buffer(_Content):
         content = {f'segment.{s.first}': to_bytes(s) for s in self.segments if s.batch is not None}
         self._named = (self._named + [{s.first for s in self.segments}])[-2:]
         return dict(state=tensor([REPLAY_VERSION, self.start, self.end, self.latest]),
-                    max_priority=tensor(self.max_priority, dtype=torch.float64), priority=self.priority.clone(),
-                    segments=tensor([s.first for s in self.segments], dtype=torch.int64)) | content
+            max_priority=tensor(self.max_priority, dtype=torch.float64), priority=self.priority.clone(),
+            segments=tensor([s.first for s in self.segments], dtype=torch.int64)) | content
     def restore(self, tensors:dict[str, Tensor]):  # what `tensors` gave
         "Be the buffer that gave these tensors. What was added to the folder after that is dropped."
         version, start, end, latest = tensors['state'].tolist()
         if version != REPLAY_VERSION:
             raise ValueError(f'these tensors are of replay_version {version}, this agentlab reads {REPLAY_VERSION}. Go '
-                             f'on with the agentlab that wrote them.')
+                f'on with the agentlab that wrote them.')
         segments = [self._restored(first, tensors.get(f'segment.{first}')) for first in tensors['segments'].tolist()]
         if [s.end for s in segments] != [s.first for s in segments[1:]] + [end]*bool(segments):
             raise ValueError(f'{self.folder} does not hold the episodes {start} to {end - 1} of this checkpoint: its '
-                             f'files were changed')
+                f'files were changed')
         self.segments, self.start, self.end, self.latest = segments, start, end, latest
         self.priority, self.max_priority = tensors['priority'].clone(), float(tensors['max_priority'])
         self._facts = None

@@ -16,8 +16,8 @@ from torch import Tensor
 from ..credit.registry import estimator
 from ..entropy.shaping import first_state
 from ..episodes import Batch, derive, need, state_key
-from ..groups import (_check_compare, cumcount, group_constant, group_count, group_max, group_mean, group_std,
-                             same)
+from agentlab.groups import (_check_compare, cumcount, group_constant, group_count, group_max, group_mean, group_std,
+    same)
 from ..objective.policy_loss import clip
 from ..recipe import recipe
 from .buffer import Replay, alike, pick
@@ -29,7 +29,7 @@ DEMONSTRATION = state_key('demonstration')  # what episodes.source holds for one
 def is_demonstration(batch:Batch)->Tensor:  # episodes need `source` -> (action tokens,) bool
     "True at the action tokens of demonstrations."
     source = need(batch.episodes, 'source', 'RL-PLUS treats demonstrations differently',
-                  "Give every episode its source: 'policy' or 'demonstration'.")
+        "Give every episode its source: 'policy' or 'demonstration'.")
     return source[batch.rows.episode[batch.tokens.row[batch.actions]]] == DEMONSTRATION
 
 def mixture(logp:Tensor, batch:Batch)->Tensor:
@@ -56,7 +56,7 @@ def rl_plus(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # 
     "Clipped loss on-policy, multiple importance sampling and exploration on demonstrations (RL-PLUS, 2508.00222)."
     if faithful and (low, high) != (None, None):
         raise ValueError(f'low={low}, high={high} together with faithful=True, which takes the clip away; '
-                         f'leave them out')
+            f'leave them out')
     if not explore >= 0: raise ValueError(f'explore={explore}: it is the power of 1-p and must be 0 or more, often .5')
     if not 0 <= least <= most:
         raise ValueError(f'least={least}, most={most}: ratios are clamped between them; give 0 <= least <= most')
@@ -64,13 +64,13 @@ def rl_plus(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # 
     own, shown, p = clip(logp, batch, advantage, low=low, high=high), is_demonstration(batch), logp.detach().exp()
     if batch.action('old_logp')[shown].isnan().any():
         raise ValueError('old_logp is NaN at demonstration tokens. Set it to the log-probabilities of the policy '
-                         'before the update: with_demonstration(..., policy=policy) does.')
+            'before the update: with_demonstration(..., policy=policy) does.')
     worth = advantage.to(logp)*(1 - p).clamp(min=0)**explore
     loss = torch.where(shown, -ratio(logp, batch).clamp(least, most)*worth, own)
     return loss if certain is None else torch.where(p <= certain, loss, 0)
 
 @estimator('outcome of the episode', "the agent's own episodes of the same task and seat", 'every token of the episode',
-           'Dong et al., 2025, RL-PLUS, arXiv 2508.00222 (code read)', needs=('group', 'source'))
+    'Dong et al., 2025, RL-PLUS, arXiv 2508.00222 (code read)', needs=('group', 'source'))
 def grpo_split(b:Batch,   # episodes and demonstrations; episodes need `source`
     scale:str='std',      # 'std': divide by the deviation of the own episodes, where it is not 0; None: do not
     ddof:int=1,           # 1: sample deviation; 0: population
@@ -115,7 +115,7 @@ def with_demonstration(batch:Batch, demos:Batch,  # what was played, raw; demons
     found = pick(demos, which.to(demos.episodes.group.device)).to(batch.episodes.group.device)
     game = batch.episodes.game.max() + 1 + torch.arange(len(which), device=lead.device)
     found = found.with_episodes(group=batch.episodes.group[lead], game=game,
-                                source=torch.full_like(game, DEMONSTRATION), step=batch.episodes.step[lead])
+        source=torch.full_like(game, DEMONSTRATION), step=batch.episodes.step[lead])
     if policy is not None:
         logp, entropy = policy.logprobs(found, temperature)
         found = found.with_action(old_logp=logp, sampler_logp=logp, entropy=entropy)
@@ -134,12 +134,12 @@ class Demonstrations(Replay):
         key:Callable=first_state, replace:bool=True, temperature:float=1.,  # see with_demonstration
         seed:int=0):  # of the draws, together with the step
         self.policy, self.demos, self.seed, self.how = (policy, demos, seed,
-                                                        dict(key=key, replace=replace, temperature=temperature))
+            dict(key=key, replace=replace, temperature=temperature))
     def join(self, batch:Batch, step:int)->Batch:
         "The batch with its demonstrations."
         return with_demonstration(batch, self.demos, self.policy,
-                                  generator=torch.Generator().manual_seed(derive(self.seed, 'demonstrations', step)),
-                                  **self.how)
+            generator=torch.Generator().manual_seed(derive(self.seed, 'demonstrations', step)),
+            **self.how)
 
 def told_by(policy, episodes:list, temperature:float=1.):
     "What others said in these episodes gets the log-probabilities and entropies that the policy has for it."

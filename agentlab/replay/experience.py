@@ -75,7 +75,7 @@ class Clusters:
     def find(self, text:str, task:str|None=None)->Cluster|None:
         "The first cluster that fits, or None."
         return next((c for c in self.index.get(self.key(text, task), ()) if likeness(text, c.text) >= self.threshold),
-                    None)
+            None)
     def place(self, text:str, task:str|None=None)->tuple:
         "(the cluster of this observation, the one that had to go for it or None)"
         found, gone = self.find(text, task), None
@@ -131,7 +131,7 @@ class _Shelf:
         "The tips as a pandas table."
         import pandas as pd
         return pd.DataFrame([dict(zone=_zone[tip.level]) | asdict(tip) for tip in self.tips],
-                            columns=['zone', *Experience.__dataclass_fields__])
+            columns=['zone', *Experience.__dataclass_fields__])
 
 class _Admitting(_Shelf):
     "Who gets in."
@@ -160,7 +160,7 @@ class _Admitting(_Shelf):
         "The entry of this zone (and place) that says the same; what is said of one place must be equal."
         same = duplicate if elsewhere or where is None else lambda a, b: a.lower() == b.lower()
         return next((tip for tip in self.zone(_zone[level]) if (elsewhere or tip.where == where)
-                     and same(content, tip.content)), None)
+            and same(content, tip.content)), None)
     def number(self)->int:
         self.numbered += 1
         return self.numbered - 1
@@ -238,24 +238,24 @@ class _Kept(_Evolving):
         "Everything that the library remembers, as JSON types."
         inside = sorted((c for part in self.clusters.index.values() for c in part), key=lambda c: c.id)
         return dict(schema=SCHEMA, step=self.step, numbered=self.numbered, founded=self.clusters.founded,
-                    tips=[asdict(tip) for tip in self.tips],
-                    clusters=[asdict(c) | dict(live=c.id in self.clusters.all) for c in inside],
-                    cache=[[k, *v] for k, v in self.cache.items()])
+            tips=[asdict(tip) for tip in self.tips],
+            clusters=[asdict(c) | dict(live=c.id in self.clusters.all) for c in inside],
+            cache=[[k, *v] for k, v in self.cache.items()])
     def put_back(self, state:dict, source:str='the library')->'Library':
         "Replace the content. ValueError where this is no state of a library."
         if not isinstance(state, dict) or not isinstance(state.get('schema'), int):
             raise ValueError(f'{source} is no library of agentlab: it has no schema. Write it with Library.save.')
         if state['schema'] > SCHEMA:
             raise ValueError(f'{source} has schema {state["schema"]}, this agentlab reads up to {SCHEMA}. Upgrade '
-                             f'agentlab-rl.')
+                f'agentlab-rl.')
         try:
             tips = [Experience(**tip | dict(content=clean(tip['content']), score=float(tip['score'])))
-                    for tip in state['tips']]
+                for tip in state['tips']]
             places = [(Cluster(**{k: v for k, v in c.items() if k != 'live'}), bool(c['live']))
-                      for c in state['clusters']]
+                for c in state['clusters']]
             wrong = [tip.level for tip in tips if tip.level not in _zone]
             numbers = (int(state['step']), int(state['numbered']), int(state['founded']),
-                       {k: [a, b] for k, a, b in state['cache']})
+                {k: [a, b] for k, a, b in state['cache']})
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise ValueError(f'{source} is damaged: {type(e).__name__}: {e}') from None
         if wrong: raise ValueError(f'{source} is damaged: there is no level {wrong[0]!r}')
@@ -296,12 +296,12 @@ class Library(_Kept):
         if min(golden, warning) < 1:
             raise ValueError(f'golden={golden}, warning={warning}: a level needs room for at least 1 tip')
         self.room, self.warm_up, self.least, self.faithful = (dict(golden=golden, warning=warning), warm_up, least,
-                                                              faithful)
+            faithful)
         self.clusters = Clusters(clusters, threshold, signature, faithful)
         self.tips, self.step, self.numbered, self.cache = [], 0, 0, {}
     def __repr__(self):
         return (f'Library(golden={self.room["golden"]}, warning={self.room["warning"]}, '
-                f'clusters={self.clusters.limit}, faithful={self.faithful})')
+            f'clusters={self.clusters.limit}, faithful={self.faithful})')
     def play(self, policy, env, seeds:list, step:int=0,  # training step; tips are shown from `warm_up` on
         rollout:Callable=play,  # plays the episodes
         **how)->list:  # further arguments of the rollout -> as `play`
@@ -319,7 +319,7 @@ class Library(_Kept):
     def learn(self, row:dict)->dict:
         "Entries for the table of metrics: tips of each zone, places, and what the last batch added."
         return dict(strategies=len(self.zone('golden')), warnings=len(self.zone('warning')), places=len(self.clusters),
-                    **getattr(self, 'counts', {}))
+            **getattr(self, 'counts', {}))
 
 tip_words = ('Tip', 'Avoid', ':')
 
@@ -340,7 +340,7 @@ def tip_text(golden:list, warning:list,  # `Experience`s
     if budget < 4 or each < 4: raise ValueError(f'budget={budget}, each={each}: give at least 4 characters')
     if faithful:
         lines = (['[Helpful Strategies]', *(f'- {tip.content[:each]}' for tip in golden)]*bool(golden)
-                 + ['[Common Pitfalls]', *(f'- {tip.content[:150]}' for tip in warning)]*bool(warning))
+            + ['[Common Pitfalls]', *(f'- {tip.content[:150]}' for tip in warning)]*bool(warning))
         text = '\n'.join(lines)
         return text if len(text) <= budget else text[:budget - 3] + '...'
     told = [('Tip', tip) for tip in golden] + [('Avoid', tip) for tip in warning]
@@ -418,13 +418,13 @@ def failings(episode:Episode)->list:  # a failure -> of `Found`
     if not turns: return []
     actions = [clean(turn.text, 30) for turn in turns]
     found = [Found(f"This led to failure: {', '.join(actions[-3:])}", 'mistake', abs(episode.outcome),
-                   bare(turns[-3:][0].observation))]
+        bare(turns[-3:][0].observation))]
     again = next((a for a, b, c in zip(actions, actions[1:], actions[2:]) if a == b == c), None)
     refused = next((turn for turn in turns if turn.invalid), None)
     if again: found.append(Found(f'Do not repeat: {again}', 'pattern', .5))
     if refused: found.append(Found(f'Refused: {clean(refused.text, 30)}', 'pattern', .5, bare(refused.observation)))
     return found + [Found('It ran out of turns.' if episode.truncated else 'It ended without success.', 'diagnostic',
-                          .3)]
+        .3)]
 
 class Tipped(Wrapper):
     "For demonstrations: a tip before most observations, in the words of `decision`, the same wherever a game returns."

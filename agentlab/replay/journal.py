@@ -37,11 +37,11 @@ class Segment:
 def _with_own(segment: Segment)->Batch:
     "The content with the buffer's columns, as it is written."
     return segment.batch.with_episodes(**{f'replay_{c}': segment.facts[c] for c in _OWN},
-                                       replay_number=torch.arange(segment.first, segment.end))
+        replay_number=torch.arange(segment.first, segment.end))
 
 def _without_own(batch: Batch)->Batch:
     return batch.replace(episodes=Table(**{c: x for c, x in vars(batch.episodes).items()
-                                           if not c.startswith('replay_')}))
+        if not c.startswith('replay_')}))
 
 def read_segment(path: Path)->Segment:
     "What a file says of its episodes, without their tokens. ValueError names the file where it is damaged."
@@ -54,7 +54,7 @@ def read_segment(path: Path)->Segment:
     except (pa.ArrowException, OSError) as e: raise ValueError(f'{path} cannot be read as Parquet: {e}') from None
     if version > SCHEMA_VERSION:
         raise ValueError(f'{path} has schema_version {version}, this agentlab reads up to {SCHEMA_VERSION}. Upgrade '
-                         f'agentlab-rl.')
+            f'agentlab-rl.')
     columns = {c.removeprefix('episodes.'): torch.from_numpy(table[c].to_numpy().copy()) for c in names}
     missing = [c for c in ('number', *_OWN) if f'replay_{c}' not in columns]
     if missing:
@@ -63,17 +63,17 @@ def read_segment(path: Path)->Segment:
     first = int(own.pop('number')[0])
     if path.name != file_of(first):
         raise ValueError(f'{path} holds the episodes from {first} on: it was renamed. Give it its name '
-                         f'{file_of(first)} back.')
+            f'{file_of(first)} back.')
     return Segment(first, Table(**columns | own))
 
 def first_numbers(folder: Path)->list[int]:
     "The first numbers of all segments in a folder, ascending."
     return (sorted(int(p.stem) for p in folder.glob('*.parquet') if re.fullmatch(r'\d{12}', p.stem)) if folder.is_dir()
-            else [])
+        else [])
 
 def _digest(facts: dict, priority: Tensor)->str:
     return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode() + priority.numpy().tobytes(),
-                           digest_size=16).hexdigest()
+        digest_size=16).hexdigest()
 
 def read_state(path: Path)->tuple[int, int, float, Tensor]|None:
     "Start, end, largest priority ever, and the priorities that were written last; None where nothing was."
@@ -90,7 +90,7 @@ def read_state(path: Path)->tuple[int, int, float, Tensor]|None:
         raise ValueError(f'{path} cannot be read as Parquet: {e}. {remedy}') from None
     if meta.get('replay_version') != str(REPLAY_VERSION):
         raise ValueError(f"{path} has replay_version {meta.get('replay_version')}, this agentlab reads "
-                         f"{REPLAY_VERSION}. Use the agentlab that wrote it, or another folder.")
+            f"{REPLAY_VERSION}. Use the agentlab that wrote it, or another folder.")
     facts = {k: meta.get(k) for k in ('replay_version', 'start', 'end', 'max_priority')}
     if meta.get('blake2b') != _digest(facts, priority): raise ValueError(f'{path} is not what was written. {remedy}')
     return int(meta['start']), int(meta['end']), float.fromhex(meta['max_priority']), priority
@@ -108,11 +108,11 @@ class Journal:
         "Priorities and bounds, in a file that is replaced as a whole."
         import pyarrow as pa, pyarrow.parquet as pq
         facts = dict(replay_version=str(REPLAY_VERSION), start=str(self.start), end=str(self.end),
-                     max_priority=self.max_priority.hex())
+            max_priority=self.max_priority.hex())
         facts['blake2b'] = _digest(facts, self.priority)
         with atomic(self.folder/'state.parquet') as temporary:
             pq.write_table(pa.table(dict(priority=self.priority.numpy())).replace_schema_metadata(facts), temporary,
-                           write_page_checksum=True)
+                write_page_checksum=True)
     def _read(self, tries: int = 5):
         "Take over what a folder holds. Another process may write to it: what vanishes in between was evicted."
         state = read_state(self.folder/'state.parquet')
@@ -125,7 +125,7 @@ class Journal:
             if not gaps: break
             if not left:
                 raise ValueError(f'{self.folder} lacks the episodes {gaps[0][0]} to {gaps[0][1] - 1}: a file was '
-                                 f'removed. Put it back, or remove all older files.')
+                    f'removed. Put it back, or remove all older files.')
         self.segments, self._files = segments, {s.first for s in segments}
         if segments: self.start, self.end = segments[0].first, segments[-1].end
         elif state: self.start = self.end = state[1]

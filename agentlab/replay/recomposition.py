@@ -51,7 +51,7 @@ def priority(b:Batch, length:Callable=n_turns,  # Batch -> (episodes,) how long
     return _place(size, kind) < (keep*group_count(size, kind) - 1e-9).ceil()
 
 @curation('mask', 'episode', 'long successes and short failures',
-          'in the spirit of Li et al., 2025, RoRecomp, arXiv 2509.25958')
+    'in the spirit of Li et al., 2025, RoRecomp, arXiv 2509.25958')
 def priority_only(b:Batch, **how  # arguments of `priority`
 )->Batch:  # tokens have `rest`: the weight of what waits, 0 elsewhere
     "Mask all but the priority episodes; they still vote in their group."
@@ -59,7 +59,7 @@ def priority_only(b:Batch, **how  # arguments of `priority`
     weight = torch.where(waits, 0, b.tokens.weight)
     if not (weight > 0).any():
         raise CurationError(f'priority_only left none of {len(b)} episodes in the loss, so there is nothing to learn '
-                            f'from. Keep a larger share.')
+            f'from. Keep a larger share.')
     return b.with_tokens(weight=weight, rest=torch.where(waits, b.tokens.weight, 0))
 
 @recipe('in the spirit of RoRecomp, 2025, arXiv 2509.25958')
@@ -92,7 +92,7 @@ class Recomposition(Replay):
     def keep(self, batch:Batch, advantage:Tensor, step:int)->dict:
         "Store the episodes that waited, as they were before they were set aside."
         rest = need(batch.tokens, 'rest', 'Recomposition stores what was set aside',
-                    'Give the recipe curate=priority_only, or functools.partial(priority_only, ...).')
+            'Give the recipe curate=priority_only, or functools.partial(priority_only, ...).')
         waits = torch.zeros(len(batch), dtype=torch.bool, device=rest.device)
         waits[batch.rows.episode[batch.tokens.row[rest > 0]]] = True
         self.buffer.add(batch.with_action(advantage=advantage).with_tokens(weight=rest).select(waits), step)

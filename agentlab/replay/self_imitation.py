@@ -72,7 +72,7 @@ def warm_up(step:int,  # training step
 
 metric('sil_above', 'stored episodes above the baseline of self-imitation', 'counted', 'episodes')
 metric('sil_baseline', 'what self-imitation compares with', 'median of the mean outcomes of the latest groups',
-       "the environment's unit")
+    "the environment's unit")
 metric('sil_weight', 'weight of the self-imitation update', 'as it was used', '-')
 metric('sil_trained', 'episodes of the self-imitation update', 'counted', 'episodes')
 
@@ -94,15 +94,15 @@ class SelfImitation(Replay):
         faithful:bool=False):      # True: as released, see the table above
         _check(size, trigger, tolerate, scaled, reuse)
         self.seed, self.size, self.trigger, self.baselines, self.scaled, self.reuse = (seed, size, trigger, baselines,
-                                                                                       scaled, reuse)
+            scaled, reuse)
         self.uses_tool, self.subset, self.weight, self.least, self.or_zero, self.ddof = (uses_tool, subset, weight,
-                                                                                         least, or_zero, ddof)
+            least, or_zero, ddof)
         self.fields, self.faithful, self.tolerate = (fields or dict(kl_coef=0.), faithful, min(tolerate, 10) if faithful
-                                                     else tolerate)
+            else tolerate)
         # oldest: (faithful) the first step that is kept
         self.buffer, self.row, self.oldest = Buffer(episodes=episodes), {}, 0
         self.baseline = Table(step=torch.zeros(0, dtype=torch.int64), mean=torch.zeros(0, dtype=torch.float64),
-                              std=torch.zeros(0, dtype=torch.float64))
+            std=torch.zeros(0, dtype=torch.float64))
     def keep(self, batch:Batch, advantage:Tensor, step:int)->dict:
         "Remember the group means of this step, and store its good episodes with their advantages."
         self.remember(group_levels(batch, self.ddof), step)
@@ -127,7 +127,7 @@ class SelfImitation(Replay):
         (rows, gain), weight = self.stored(), self.weight(step)
         count = len(rows) if self.reuse else int((gain > ROUNDING).sum())
         self.row = dict(sil_above=count, sil_baseline=_number(middle(self.baseline.mean)), sil_weight=weight,
-                        sil_trained=0)
+            sil_trained=0)
         if count <= self.trigger*self.size or (weight == 0 and not self.faithful): return []
         if not self.reuse: rows = rows[gain >= -ROUNDING if self.or_zero else gain > ROUNDING]
         n = self.subset(len(rows), self.size)
@@ -148,7 +148,7 @@ class SelfImitation(Replay):
     def tensors(self)->dict:
         "The buffer, the baseline and the first step that is kept."
         return (dict(oldest=torch.tensor(self.oldest)) | {f'buffer.{name}': x for name, x in super().tensors().items()}
-                | {f'baseline.{name}': x for name, x in vars(self.baseline).items()})
+            | {f'baseline.{name}': x for name, x in vars(self.baseline).items()})
     def restore(self, tensors:dict):
         "Go on from what `tensors` gave."
         part = lambda head: {name.removeprefix(head): x for name, x in tensors.items() if name.startswith(head)}
@@ -168,7 +168,7 @@ def _check(size, trigger, tolerate, scaled, reuse):
         raise ValueError(f'reuse={reuse!r}: give a factor above 0 and at most 1, or None to recalibrate')
     if reuse is not None and scaled:
         raise ValueError(f'reuse={reuse!r} with scaled=True: the stored advantage is not divided again. Give one '
-                         f'of the two.')
+            f'of the two.')
 
 def acted_bonus(b:Batch, **how)->Tensor:  # episodes; arguments of `tool_bonus` -> (turns,) float64
     "`tool_bonus`; in a world without a column `tool` every accepted action is a call (our choice)."
@@ -182,4 +182,4 @@ def spear_recipe():
     from agentlab.objective.covariance_clips import spear_clip
     from agentlab.rollout.filters import dr_bot
     return dict(credit=dr_grpo, reward=acted_bonus, curate=partial(dr_bot, longest=256), objective=spear_clip,
-                replay=partial(SelfImitation, weight=partial(warm_up, rise=30)), loss_per=64.)
+        replay=partial(SelfImitation, weight=partial(warm_up, rise=30)), loss_per=64.)

@@ -24,7 +24,7 @@ def imitation(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  
         raise ValueError(f'logp has {len(logp)} and advantage {len(advantage)} values; give one per action token')
     if (advantage < 0).any():
         raise ValueError(f'advantage has {int((advantage < 0).sum())} negative weights, and -log p times one is not '
-                         f'bounded below. Imitate what is good; leave out the rest with weight 0.')
+            f'bounded below. Imitate what is good; leave out the rest with weight 0.')
     return -advantage.to(logp)*logp
 
 def trained_only(batch:Batch)->Batch:  # episodes; turns may have `trained` (0: context only; NaN counts as 1)
@@ -38,7 +38,7 @@ def unlike_winners(b:Batch)->Tensor:  # episodes; turns need state and action ->
     "A winner of the same task was in this state, and none of them did this."
     for c in ('state', 'action'):
         need(b.turns, c, f'unlike_winners compares turns by {c}',
-             "Let your environment give info['state'], or judge by another function.")
+            "Let your environment give info['state'], or judge by another function.")
     place, won = same(b.of_turn('group', 'seat'), b.turns.state), b.of_turn('success').double()
     return (group_max(won, place) > 0) & (group_max(won, same(place, b.turns.action)) == 0)
 
@@ -64,7 +64,7 @@ def find_rescues(b:Batch,  # episodes; turns need state
     if parting: fits = (task[here][:, None] == task) & (place == _common(b, bad))
     else:
         where = same(task, need(b.turns, 'state', 'Agent-R enters the better attempt in the same state',
-                                "Give your environment a state in info['state'], or faithful=True."))
+            "Give your environment a state in info['state'], or faithful=True."))
         fits = where[here + 1][:, None] == where
     outcome, worse = b.of_turn('outcome'), b.episodes.outcome[bad][:, None]
     fits = fits & (outcome > alpha) & (outcome - worse > beta) & (b.turns.episode != bad[:, None])
@@ -88,7 +88,7 @@ def spliced(bad:Episode, k:int,  # the episode that went wrong, and the place of
     "The bad episode up to its error, a revision, and the rest of the good one."
     turns = [replace(t, columns=t.columns | dict(trained=0.), origin=None) for t in bad.turns[:k + 1]]
     after, later = ((bad.turns[k + 1].observation, bad.turns[k + 1].state) if k + 1 < len(bad.turns)
-                    else (bad.final, None))
+        else (bad.final, None))
     if revision is not None:
         ids = chat.text_ids(revision) + [chat.end_id]
         turns.append(Turn(k + 1, after, revision, chat.next(after, turns[-1].ids[-1]), ids, [math.nan]*len(ids),
@@ -98,7 +98,7 @@ def spliced(bad:Episode, k:int,  # the episode that went wrong, and the place of
         said = t.observation if not first or reply is None else reply
         context = chat.next(said, turns[-1].ids[-1]) if first else t.context_ids
         turns.append(replace(t, t=len(turns), observation=said, context_ids=context,
-                             columns=t.columns | dict(trained=1.), origin=None, window=0))
+            columns=t.columns | dict(trained=1.), origin=None, window=0))
     return replace(good, turns=turns, source='spliced', columns=dict(good.columns))
 
 def agent_r(episodes:list[Episode],  # groups of episodes, as `play` gives them, of one context window each
@@ -113,23 +113,23 @@ def agent_r(episodes:list[Episode],  # groups of episodes, as `play` gives them,
         raise ValueError('faithful=True always revises: give revisions, the sentences to choose from')
     if any(t.window for e in episodes for t in e.turns):
         raise ValueError('an episode has several context windows, and a splice needs the whole conversation in one. '
-                         'Play without windows.')
+            'Play without windows.')
     if not episodes: return []
     b = Batch.from_episodes(episodes)
     found = find_rescues(b, first_errors(b, judge), alpha, beta, faithful).tolist()
     words = [random.Random(derive(seed, 'revision', i)).choice(revisions) if revisions else None
-             for i in range(len(found))]
+        for i in range(len(found))]
     games = 1 + max([e.game for e in episodes], default=0)
     made = [spliced(episodes[bad], k, episodes[good], j, chat, said, 'ok.' if faithful else None)
-            for (bad, k, good, j), said in zip(found, words)]
+        for (bad, k, good, j), said in zip(found, words)]
     return [replace(e, game=games + i) for i, e in enumerate(made)]
 
 def purified(b:Batch,  # episodes of `with_rollback`: turns have spliced and invalid
     repaired:bool=True)->Tensor:  # True: only episodes in which something was taken back -> (episodes,) bool
     "Won, and without a refused call in the record."
     taken_back = (need(b.turns, 'spliced', 'purified looks for repaired turns',
-                       'Play with agentlab.rollout.with_rollback, or give repaired=False.') > 0 if repaired
-                  else torch.ones_like(b.turns.invalid))
+             'Play with agentlab.rollout.with_rollback, or give repaired=False.') > 0 if repaired
+        else torch.ones_like(b.turns.invalid))
     any_turn = lambda flag: b.total(flag.float()) > 0
     return b.episodes.success & any_turn(taken_back) & ~any_turn(b.turns.invalid)
 
@@ -145,7 +145,7 @@ class Imitation(Replay):
             if x < 1: raise ValueError(f'{name}={x}: give a whole number from 1')
         self.seed, self.select, self.every, self.n, self.weight = seed, select, every, n, weight
         self.fields, self.buffer = (dict(objective=imitation, objective_args={}) | (fields or {}),
-                                    Buffer(episodes=episodes, stale=stale))
+            Buffer(episodes=episodes, stale=stale))
     def add(self, batch:Batch, step:int):
         "Store these episodes, as `agent_r`'s. What nobody sampled has no old_logp: it is 0 (no ratio is taken)."
         known = batch.action('old_logp') if 'old_logp' in batch.tokens else batch.action('sampler_logp')

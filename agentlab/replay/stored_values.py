@@ -20,7 +20,7 @@ from .buffer import Replay
 from .splice import imitation
 from .success import first_of
 from .utterance_critic import (TwinHeads, _contexts, archer, closing_features, critic_step,
-                                              fresh_utterances, utterance_features)
+    fresh_utterances, utterance_features)
 from ..settings import in_parts
 
 class Stored:
@@ -39,18 +39,18 @@ class Stored:
         groups, there = groups or range(len(seeds)), [g for g in self._groups.values() if len(g) >= group_size]
         if len(there) < len(groups):
             raise ValueError(f'group_size={group_size}: {len(there)} of {len(self._groups)} stored tasks have so many '
-                             f'games, and {len(groups)} are asked for. Lower group_size or groups, or store more.')
+                f'games, and {len(groups)} are asked for. Lower group_size or groups, or store more.')
         order, made = random.Random(seed).sample(there, len(there)), []
         for number in groups:  # consecutive in a step, also where several processes share it
             games = order[number % len(order)]
             for i, game in enumerate(random.Random(derive(seed, number)).sample(sorted(games), group_size)):
                 made += [replace(e, group=number, game=number*group_size + i, step=step,
-                                 turns=[replace(t, origin=None) for t in e.turns]) for e in games[game]]
+                    turns=[replace(t, origin=None) for t in e.turns]) for e in games[game]]
         return made
 
 @estimator('the larger Q of what could be said, minus the larger V of the state',
-           'the other things that could be said there: only the best one is in the batch', 'every token of the turn',
-           'Bai et al., 2025, Digi-Q, arXiv 2502.15760 (code read and run)', needs=('worth',))
+    'the other things that could be said there: only the best one is in the batch', 'every token of the turn',
+    'Bai et al., 2025, Digi-Q, arXiv 2502.15760 (code read and run)', needs=('worth',))
 def digi_q(b:Batch,  # episodes of one turn; turns need `worth`, which `BestOfN` supplies
     threshold:float=.05,  # of an advantage that is worth imitating: .05 and .1 in the paper
 )->Tensor:           # (action tokens,) 1 or 0: the weight of `imitation`
@@ -76,7 +76,7 @@ class BestOfN(Replay):
         if stored is None: raise ValueError('stored=None: give replay=partial(BestOfN, stored=Stored(games))')
         if n < 1: raise ValueError(f'n={n}: give a number from 1, which is what was said alone')
         self.policy, self.seed, self.stored, self.n, self.epochs, self.piece = (copy.deepcopy(policy), seed, stored, n,
-                                                                                epochs, piece)
+            epochs, piece)
         self.anew, self.max_tokens, self.temperature, self.budget = anew, max_tokens, temperature, budget
         self.lr, self.hidden, self.heads, self.update = lr, hidden, None, dict(gamma=gamma, tau=tau, chunk=chunk)
     def fit(self):
@@ -92,9 +92,9 @@ class BestOfN(Replay):
         for epoch in range(self.epochs):
             order = turns[torch.randperm(len(turns), generator=draw).to(turns.device)]
             now = said if not self.anew else fresh_utterances(self.policy, b, derive(self.seed, epoch), self.max_tokens,
-                                                              self.temperature, self.budget)
+                self.temperature, self.budget)
             critic_step(heads, slow, optimizer, b, state, said, now, last, **self.update, limit=limit,
-                        pieces=order.split(self.piece))
+                pieces=order.split(self.piece))
         self.heads = heads
     def candidates(self, b:Batch)->Batch:
         "Everything different that could be said in each turn's state, an episode each, what was said first."
@@ -102,13 +102,13 @@ class BestOfN(Replay):
         ids, logp = b.action('id').tolist(), b.action('sampler_logp').tolist()
         seeds = [derive(self.seed, c, k) for c in contexts for k in range(1, self.n)]  # of the state: drawn once
         drawn = self.policy.sampler().sample([c for c in contexts for _ in range(1, self.n)], self.max_tokens,
-                                             self.temperature, stop=(self.policy.end_id,), seeds=seeds)
+            self.temperature, stop=(self.policy.end_id,), seeds=seeds)
         made = []
         for i, (c, s, e) in enumerate(zip(contexts, first.tolist(), (end + 1).tolist())):
             all_of = {tuple(ids[s:e]): logp[s:e]}
             for one in drawn[i*(self.n - 1):(i + 1)*(self.n - 1)]: all_of.setdefault(tuple(one.ids), one.logprobs)
             made += [Episode([Turn(0, context_ids=c, ids=list(x), logps=p, entropies=[0.]*len(x))], i, len(made) + k,
-                             source='replay') for k, (x, p) in enumerate(all_of.items())]
+                source='replay') for k, (x, p) in enumerate(all_of.items())]
         return Batch.from_episodes(made)
     @torch.no_grad()
     def worth(self, asked:Batch)->Tensor:

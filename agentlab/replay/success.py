@@ -37,7 +37,7 @@ def swap_in(b:Batch, past:Batch,  # k past episodes with the same columns (see `
     where = torch.as_tensor(where, dtype=torch.int64, device=b.episodes.group.device)
     if len(where) != len(past) or len(where.unique()) != len(where):
         raise ValueError(f'where={where.tolist()} for {len(past)} past episodes: name one episode for each, no '
-                         f'episode twice')
+            f'episode twice')
     if not len(where): return b
     if not (b.episodes.seat[where] == past.episodes.seat).all():
         raise ValueError('a past episode has another seat than the one it replaces; draw from those of the same seat')
@@ -60,7 +60,7 @@ def by_prompt(b:Batch)->Tensor:  # episodes with their context tokens -> (episod
     # where the next episode begins
     cut = torch.searchsorted(owner[prompt], torch.arange(len(b), device=owner.device)[1:])
     return torch.tensor([state_key(ids.tolist()) for ids in b.tokens.id[prompt].tensor_split(cut.cpu())][:len(b)],
-                        dtype=torch.int64, device=owner.device)
+        dtype=torch.int64, device=owner.device)
 
 def everything(b:Batch)->Tensor:  # episodes -> (episodes,) int64
     "One task for all."
@@ -69,7 +69,7 @@ def everything(b:Batch)->Tensor:  # episodes -> (episodes,) int64
 def by_number(b:Batch)->Tensor:  # episodes of `play_recurring` -> (episodes,) int64
     "The number of the task in the list that comes round."
     return need(b.episodes, 'task_number', 'by_number knows a task by its number',
-                'Let the recipe play with rollout=play_recurring, or pass another key.').long()
+        'Let the recipe play with rollout=play_recurring, or pass another key.').long()
 
 def play_recurring(policy, env, seeds:list,  # as for `play`; the seeds give way to those of the tasks
     group_size:int=1, tasks:list=None,  # games of a task; left to this function
@@ -80,8 +80,8 @@ def play_recurring(policy, env, seeds:list,  # as for `play`; the seeds give way
     "`play`, with a list of tasks that comes round: a task is a number, with the same seed in every step and run."
     if tasks is not None:
         raise ValueError('play_recurring was given tasks, and has a list of its own, by seed: a number would stand for '
-                         'two tasks. Play given tasks with rollout=play, and know them by their start: '
-                         'SuccessReplay(key=by_start).')
+            'two tasks. Play given tasks with rollout=play, and know them by their start: '
+            'SuccessReplay(key=by_start).')
     groups = range(len(seeds)) if groups is None else groups
     number = dict(zip(groups, [g % count for g in groups] if numbers is None else numbers))
     episodes = play(policy, env, [derive('recurring', number[g]) for g in groups], group_size, groups=groups, **how)
@@ -93,7 +93,7 @@ def success_replay_recipe():
     "A group in which everybody failed gets a past success"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, rollout=play_recurring, replay=partial(SuccessReplay, key=by_number),
-                objective_args=dict(low=.2, high=.3))
+        objective_args=dict(low=.2, high=.3))
 
 def draw_same(have:Tensor, want:Tensor,  # (stored,) keys; (k,) keys
     generator:torch.Generator,  # seeded by the caller
@@ -140,7 +140,7 @@ class SuccessReplay(Replay):
     def tasks(self, batch:Batch)->Tensor:
         "(episodes,) key of task and seat, on the CPU."
         return torch.tensor([state_key(pair) for pair in zip(self.key(batch).tolist(), batch.episodes.seat.tolist())],
-                            dtype=torch.int64)
+            dtype=torch.int64)
     def given_out(self, step:int)->tuple[Tensor, Tensor]:
         "(rows of the buffer, their tasks): the newest successes of every task that are not stale."
         if not len(self.buffer): return (torch.zeros(0, dtype=torch.int64),)*2
@@ -152,7 +152,7 @@ class SuccessReplay(Replay):
         "The stored episodes, ready to stand beside those of `batch`."
         past = alike(self.buffer.take(rows), batch)
         return (past.with_action(old_logp=self.policy.logprobs(past, *self.forward)[0].to(past.tokens.old_logp))
-                if self.faithful else past)
+            if self.faithful else past)
 
 def success_pool(
     facts:Table,     # a row per stored episode, the oldest first: task (integer key), step, outcome, used (bool)

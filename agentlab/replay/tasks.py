@@ -48,12 +48,12 @@ def draw(chance:Tensor, n:int, generator:torch.Generator,  # (tasks,) not negati
     if not len(chance): raise ValueError('there are no tasks to draw from')
     rounds = [min(len(chance), n - i) for i in range(0, n, len(chance))]
     return (torch.cat([_without_repetition(chance, k, generator) for k in rounds]) if n
-            else torch.zeros(0, dtype=torch.int64))
+        else torch.zeros(0, dtype=torch.int64))
 
 def _without_repetition(chance, n, generator)->Tensor:
     "The n smallest of exponential waiting times with these rates."
     wait = (-torch.rand(len(chance), dtype=torch.float64, generator=generator).clamp(min=1e-300).log()/chance.double()
-            .clamp(min=1e-300))
+        .clamp(min=1e-300))
     return wait.argsort()[:n]
 
 metric('learnability', 'what the tasks of the update promised to teach', 'mean of the expected p(1-p)', '0-1/4')
@@ -71,7 +71,7 @@ class TaskSelection:
         if n < 1: raise ValueError(f'n={n}: give the number of groups of a step')
         if not 0 < decay <= 1:
             raise ValueError(f'decay={decay}: it is what a count is worth a step later; give a number above 0, '
-                             f'at most 1')
+                f'at most 1')
         self.seed, self.tasks, self.n, self.decay, self.floor, self.score = seed, list(tasks), n, decay, floor, score
         self.wins = self.losses = torch.zeros(len(self.tasks), dtype=torch.float64)
         self.seen = {}
@@ -89,8 +89,8 @@ class TaskSelection:
         place = batch.episodes.group.cpu() - step*self.n
         if len(place) and not 0 <= int(place.min()) <= int(place.max()) < self.n:
             raise ValueError(f'the groups of step {step} go from {int(batch.episodes.group.min())} to '
-                             f'{int(batch.episodes.group.max())}, and n={self.n} of them were planned, from '
-                             f'{step*self.n} on. Give TaskSelection the n of the recipe\'s groups.')
+                f'{int(batch.episodes.group.max())}, and n={self.n} of them were planned, from '
+                f'{step*self.n} on. Give TaskSelection the n of the recipe\'s groups.')
         task, worth = self.numbers(step)[place], self.score(self.wins, self.losses)
         # a past success that was brought back stands for a game that was lost
         won = (batch.episodes.success.bool() & (batch.episodes.source == state_key('policy'))).cpu().double()
@@ -107,7 +107,7 @@ class TaskSelection:
         "Go on from what `tensors` gave."
         if len(tensors['wins']) != len(self.tasks):
             raise ValueError(f"this checkpoint counted {len(tensors['wins'])} tasks, there are {len(self.tasks)} now. "
-                             f"Go on with the same tasks.")
+                f"Go on with the same tasks.")
         self.wins, self.losses = (tensors[name].double().clone() for name in ('wins', 'losses'))
 
 class NumberSelection(TaskSelection):
@@ -125,7 +125,7 @@ def task_selection_recipe():
 def arpo_gui_recipe():
     "A group in which everybody failed gets a past success, and tasks that are sometimes won are played more often"
     return dict(credit=grpo, rollout=play_recurring, memory=NumberSelection,
-                replay=partial(SuccessReplay, key=by_number), objective_args=dict(low=.2, high=.3))
+        replay=partial(SuccessReplay, key=by_number), objective_args=dict(low=.2, high=.3))
 
 def games_for(rates:Tensor,  # (tasks,) share of the games that are won
     most:int=8, least:int=2, easy:float=.6)->Tensor:  # games of a task; from this share on fewer -> (tasks,) int64
@@ -139,7 +139,7 @@ def play_paced(policy, env, seeds:list, group_size:int=1, tasks:list=None, group
     "`play_recurring`, with games and turns of each group's own, at most `group_size` and `max_turns`."
     groups = list(range(len(seeds)) if groups is None else groups)
     kinds = [(min(size, group_size), min(limit, max_turns)) for size, limit in
-             zip(sizes or [group_size]*len(groups), limits or [max_turns]*len(groups))]
+        zip(sizes or [group_size]*len(groups), limits or [max_turns]*len(groups))]
     found = []
     for size, limit in dict.fromkeys(kinds):
         mine = [i for i, kind in enumerate(kinds) if kind == (size, limit)]
@@ -158,7 +158,7 @@ class PacedSelection(NumberSelection):
         task, rates = self.numbers(step), 1 - hardness(self.wins, self.losses)
         turns = torch.where(self.longest > 0, (self.longest + self.slack).clamp(max=self.limit), self.limit).long()
         return dict(group_args=dict(numbers=task.tolist(), sizes=games_for(rates[task], self.most).tolist(),
-                                    limits=turns[task].tolist()))
+            limits=turns[task].tolist()))
     def read(self, batch:Batch, step:int)->Batch:
         b = super().read(batch, step)
         turns = torch.bincount(b.turns.episode, minlength=len(b)).double()
@@ -178,7 +178,7 @@ def play_with_length(policy, env, seeds:list, *arguments, **how,  # as for `play
     number = {e.group: int(e.columns['task_number']) for e in episodes}
     expert = Scripted(policy, lambda game: game.env.expert())
     shown = play(policy, env, [derive('recurring', n) for n in number.values()], groups=list(number), sampler=expert,
-                 on_reset=expert.begin, **{name: how[name] for name in ('max_turns', 'max_tokens') if name in how})
+        on_reset=expert.begin, **{name: how[name] for name in ('max_turns', 'max_tokens') if name in how})
     length = {e.group: float(len(e.turns)) for e in shown}
     for e in episodes: e.columns['expert_turns'] = length[e.group]
     return episodes
@@ -239,4 +239,4 @@ def craft_gui_recipe():
     from agentlab.reward.gates import gated
     from agentlab.reward.judged import in_shares
     return dict(credit=grpo, rollout=partial(in_shares, by=play_with_length), memory=Stages,
-                reward=partial(gated, rewards=(outcome, 'judged'), thresholds=-math.inf, weights=(1., .1)))
+        reward=partial(gated, rewards=(outcome, 'judged'), thresholds=-math.inf, weights=(1., .1)))

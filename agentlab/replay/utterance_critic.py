@@ -22,9 +22,9 @@ from ..reward import paid, pay
 from ..settings import in_parts
 
 @estimator('the smaller Q of what was said, minus the smaller V of the state',
-           "nobody: the critic's value of the same state",
-           'every token of the turn; with a baseline each token less what was expected of its turn by then',
-           'Zhou et al., 2024, ArCHer, arXiv 2402.19446', needs=('q1', 'q2', 'v1', 'v2'))
+    "nobody: the critic's value of the same state",
+    'every token of the turn; with a baseline each token less what was expected of its turn by then',
+    'Zhou et al., 2024, ArCHer, arXiv 2402.19446', needs=('q1', 'q2', 'v1', 'v2'))
 def archer(b:Batch,  # episodes; turns need q1, q2, v1, v2, which `ArcherCritic` supplies
     # what becomes of two heads: (turns,), (turns,) -> (turns,); the paper's code takes the smaller
     pool:Callable=torch.minimum,
@@ -36,15 +36,15 @@ def archer(b:Batch,  # episodes; turns need q1, q2, v1, v2, which `ArcherCritic`
     heads = {}
     for name in ('q1', 'q2', 'v1', 'v2'):
         x = need(b.turns, name, f'archer compares what was said with the state and reads turns.{name}',
-                 'Give the recipe critic=ArcherCritic, or set it with batch.with_turns.')
+            'Give the recipe critic=ArcherCritic, or set it with batch.with_turns.')
         if not x[spoken].isfinite().all():
             raise ValueError(f'turns.{name}: {int((~x[spoken].isfinite()).sum())} of {int(spoken.sum())} values are '
-                             f'NaN or infinite. Look at the lr of the critic.')
+                f'NaN or infinite. Look at the lr of the critic.')
         heads[name] = x.to(b.turns.reward)
     found = b.spread(pool(heads['q1'], heads['q2']) - pool(heads['v1'], heads['v2']))
     if baseline is None: return found, found
     expected = need(b.tokens, baseline, f'archer(baseline={baseline!r}) subtracts tokens.{baseline}',
-                    'Give ArcherCritic(baseline=True), or leave baseline away.')
+        'Give ArcherCritic(baseline=True), or leave baseline away.')
     return found, found - expected.index_select(0, b.actions).to(found)
 
 def archer_targets(b:Batch,  # past episodes
@@ -59,7 +59,7 @@ def archer_targets(b:Batch,  # past episodes
     if chunk < 1: raise ValueError(f'chunk={chunk}: it counts turns from the one that is judged; give a number from 1')
     if not b.turns.reward.isfinite().all():
         raise ValueError(f'{int((~b.turns.reward.isfinite()).sum())} of {len(b.turns)} values of turns.reward are NaN '
-                         f'or infinite. Leave these episodes out of the buffer.')
+            f'or infinite. Leave these episodes out of the buffer.')
     turn, _, _ = _spoken(b)
     episode, worth = b.turns.episode[turn], v[turn]
     if last is None: last = b.episodes.last_value[:, None].expand(-1, v.shape[1])
@@ -86,7 +86,7 @@ def follow(slow:nn.Module, online:nn.Module,  # changed in place; of the same sh
     "One Polyak step: every weight of `slow` goes a share `tau` of the way to `online`."
     if not 0 < tau <= 1:
         raise ValueError(f'tau={tau}: it is the share of the way that the slow network goes in one update; use a '
-                         f'number above 0, at most 1')
+            f'number above 0, at most 1')
     for target, weight in zip(slow.parameters(), online.parameters()): target.lerp_(weight, tau)
 
 def _network(sizes, generator):
@@ -148,7 +148,7 @@ def _check_values(q_targets, v_targets, limit, gamma, tau):
     worst = torch.cat([q_targets, v_targets]).abs().max().item() if len(q_targets) else 0.
     if worst <= limit*1.001 + 1e-6 and worst < math.inf: return
     raise ValueError(f'the critic is to learn a value of {worst:.4g}, and its rewards allow at most {limit:.4g} with '
-                     f'gamma={gamma}: its values feed on themselves. Lower its lr, or tau={tau}.')
+        f'gamma={gamma}: its values feed on themselves. Lower its lr, or tau={tau}.')
 
 @torch.no_grad()
 def utterance_features(policy,  # agentlab.policy.Policy
@@ -178,7 +178,7 @@ def _contexts(batch):
 def _said(contexts, said):
     "A batch of one turn per context."
     return Batch.from_episodes([Episode([Turn(0, context_ids=c, ids=x, logps=[0.]*len(x), entropies=[0.]*len(x))])
-                                for c, x in zip(contexts, said)])
+        for c, x in zip(contexts, said)])
 
 @torch.no_grad()
 def fresh_utterances(policy,  # agentlab.policy.Policy, as it is now
@@ -200,11 +200,11 @@ def closing_features(policy, batch:Batch, budget:int=4096,  # past episodes; tok
     "What the policy knows where an episode was cut off: after the text that nobody answered."
     cut, asked = closing(policy, batch)
     features, known = torch.zeros(len(batch), policy.model.config.hidden_size,
-                                  device=policy.device), torch.zeros(len(batch), dtype=torch.bool, device=policy.device)
+        device=policy.device), torch.zeros(len(batch), dtype=torch.bool, device=policy.device)
     if not len(cut): return features, known
     cut = cut.to(policy.device)
     return (features.index_copy(0, cut, utterance_features(policy, asked.to(batch.actions.device), budget)[0]),
-            known.index_fill(0, cut, True))
+        known.index_fill(0, cut, True))
 
 class _Reads:
     "What the heads say of a batch."
@@ -244,7 +244,7 @@ class ArcherCritic(_Reads):
         self.slow = copy.deepcopy(self.heads)
         self.token = ValueHead(width, bins=1).to(policy.device) if baseline else None
         self.optimizer = torch.optim.AdamW([*self.heads.parameters(), *(self.token.parameters() if baseline else ())],
-                                           lr=lr, weight_decay=0.)
+            lr=lr, weight_decay=0.)
         self.buffer = keep()
         self.past, self.passes, self.how, self.reward, self.max_tokens, self.temperature = (
             past, passes, how, reward, max_tokens, temperature)
@@ -253,19 +253,19 @@ class ArcherCritic(_Reads):
         "Learn from past episodes, with what today's policy says in their states; and the baseline."
         n = min(self.past, len(self.buffer.fresh(self.step)))
         past = self.buffer.sample(n, how=self.how, generator=torch.Generator().manual_seed(seed),
-                                  step=self.step).to(self.policy.device)
+            step=self.step).to(self.policy.device)
         past = pay(past, self.reward(past))
         state, said = utterance_features(self.policy, past, self.budget)
         fresh = fresh_utterances(self.policy, past, seed, self.max_tokens, self.temperature, self.budget)
         last, known = closing_features(self.policy, past, self.budget)
         past = past.with_episodes(truncated=known)  # where there is nothing more to be read, nothing more comes
         found = [critic_step(self.heads, self.slow, self.optimizer, past, state, said, fresh, last, **self.update)
-                 for _ in range(self.passes)]
+            for _ in range(self.passes)]
         if self.token is not None: self.fit_baseline(targets)
         loss, (_, q, wanted) = found[-1][0], found[0]
         spread = wanted.var().item()
         return dict(value_loss=loss.item(),
-                    value_explained=1 - (wanted - q).var().item()/spread if spread > 0 else None)
+            value_explained=1 - (wanted - q).var().item()/spread if spread > 0 else None)
     def fit_baseline(self, targets:Tensor):
         "Learn the advantage of its turn at every token of the batch that was read last."
         known = targets.isfinite().to(self.hidden.device)

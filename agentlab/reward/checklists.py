@@ -22,8 +22,8 @@ def checklist(b:Batch,      # episodes; turns need a column for every item
     marks = torch.stack([_marks(b, item) for item in items], 1)
     steps = torch.arange(len(marks), device=marks.device)
     answer = steps if user_turn is None else same(b.turns.episode,
-                                                  need(b.turns, user_turn, f'checklist reads turns.{user_turn}',
-                                                       f'Set it with batch.with_turns({user_turn}=numbers).'))
+        need(b.turns, user_turn, f'checklist reads turns.{user_turn}',
+             f'Set it with batch.with_turns({user_turn}=numbers).'))
     # (turns, items): one key per user turn and item
     cell = answer[:, None]*len(items) + torch.arange(len(items), device=marks.device)
     done = group_max(marks.flatten(), cell.flatten()).view_as(marks)  # sticky; NaN where the item is on no step's list
@@ -38,11 +38,11 @@ def checklist(b:Batch,      # episodes; turns need a column for every item
 def _marks(b, item):
     "The column of an item in float64, checked."
     marks = need(b.turns, item, f'checklist reads turns.{item}',
-                 f'Let a judge mark it: batch.with_turns({item}=marks) with 1, 0, or NaN for not on the list.').double()
+        f'Let a judge mark it: batch.with_turns({item}=marks) with 1, 0, or NaN for not on the list.').double()
     odd = marks[~((marks == 0) | (marks == 1) | marks.isnan())]
     if len(odd):
         raise ValueError(f'checklist: turns.{item} holds {odd[0].item()}; items are binary: 1, 0, or NaN for not '
-                         f'on the list')
+            f'on the list')
     return marks
 
 def _per_item(name, values, items, default):
@@ -56,5 +56,5 @@ def _per_item(name, values, items, default):
 def evident(b:Batch, won:float=.75)->Tensor:  # episodes; weight of the success on the last list -> (turns,) float64
     "`checklist` with two items that the environment's answers are the evidence for: an accepted action, a success."
     marks = b.with_turns(accepted=(~b.turns.invalid).double(),
-                         won=torch.where(b.last_turns(), b.of_turn('success').double(), torch.nan))
+        won=torch.where(b.last_turns(), b.of_turn('success').double(), torch.nan))
     return checklist(marks, ('accepted', 'won'), (1 - won, won))

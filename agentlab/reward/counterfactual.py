@@ -17,11 +17,11 @@ def counterfactual_gain(b:Batch,  # episodes; turns need `masked_logp`, tokens t
 )->Tensor:  # (turns,) float64, nats per token
     "How much likelier feedback made the next action, to the turn that caused it; last 0 (InfoPO, arXiv 2603.00656)."
     hint = ('Set it with batch.with_turns(masked_logp=masked_logps(policy, batch)), or give the frame of '
-            'Batch.from_turns that column.')
+        'Batch.from_turns that column.')
     masked = need(b.turns, 'masked_logp',
-                  'counterfactual_gain compares each action with the same action under hidden feedback', hint).double()
+        'counterfactual_gain compares each action with the same action under hidden feedback', hint).double()
     need(b.tokens, logp, f'counterfactual_gain reads tokens.{logp}',
-         f'Set it with batch.with_action({logp}=policy.logprobs(batch)[0]), or name another column with logp=.')
+        f'Set it with batch.with_action({logp}=policy.logprobs(batch)[0]), or name another column with logp=.')
     gain = shift(_turn_mean(b, b.action(logp)) - masked, b.turns.episode, k=-1, fill=0)
     return torch.where(gain.isnan(), 0, gain)
 
@@ -34,9 +34,9 @@ def masked_logps(policy, b:Batch,  # episodes with their token ids
     words = policy.chat.text_ids(placeholder)
     if not words:
         raise ValueError(f'placeholder={placeholder!r} has no tokens: give a text that says nothing, such as "Nothing '
-                         f'happens."')
+            f'happens."')
     blind = _blind(b, tensor(words, device=b.tokens.id.device), *(len(ids) for ids in policy.chat._between('next')),
-                   policy.end_id)
+        policy.end_id)
     return _turn_mean(blind, policy.logprobs(blind, temperature, budget)[0])
 
 def _blind(b, words, before, after, end_id):
@@ -52,7 +52,7 @@ def _blind(b, words, before, after, end_id):
     hidden = (place >= 0) & (source < (first - after)[owner])
     ids = torch.where(hidden, words[place.clamp(0, len(words) - 1)], b.tokens.id[source])
     columns = dict(row=owner, turn=torch.where(source >= first[owner], turn[owner], -1), id=ids,
-                   position=source - start[owner])
+        position=source - start[owner])
     return Batch(b.episodes, Table(episode=b.turns.episode[turn]), b.turns, Table(**columns))
 
 def measure_feedback(batch: Batch, policy, placeholder: str = 'Nothing happens.')->Batch:

@@ -67,7 +67,7 @@ class Shown(Wrapper):
         text = 'Done.' if done else 'Not done.' if verdict == 0 else 'Not shown.'
         info = dict(invalid=not good, success=self.won and done, truncated=False, legal=[])
         return with_columns(Step(self.seats[0], text, {self.seats[0]: verdict}, True, info), verdict=verdict,
-                            shown=float(len(numbers)), fooled=float(done and not self.won))
+            shown=float(len(numbers)), fooled=float(done and not self.won))
     def expert(self, noise=0., generator=None):
         return f'show {len(self.seen)}' if self.left is not None else self.env.expert(noise, generator)
     def demonstrator(self, noise=0., generator=None):

@@ -46,9 +46,9 @@ class Tag:
     sees: Callable  # episode, number of a turn -> whether it is there
 
 TAGS = (Tag('state again', 'agent', been_here), Tag('refused', 'agent', refused), Tag('made up', 'agent', made_up),
-        Tag('answered at once', 'agent', at_once), Tag('wrong tool', 'agent', wrong_tool),
-        Tag('tool failed', 'workflow', tool_failed), Tag('ran out', 'workflow', ran_out),
-        Tag('environment failed', 'platform', environment_failed))
+    Tag('answered at once', 'agent', at_once), Tag('wrong tool', 'agent', wrong_tool),
+    Tag('tool failed', 'workflow', tool_failed), Tag('ran out', 'workflow', ran_out),
+    Tag('environment failed', 'platform', environment_failed))
 
 def tagged(episodes: list,  # of Episode; the won ones are passed over
     tags: tuple = TAGS
@@ -56,7 +56,7 @@ def tagged(episodes: list,  # of Episode; the won ones are passed over
     "What looks wrong in the lost games."
     import pandas as pd  # the rewards themselves need torch only
     rows = [dict(episode=number, turn=i, tag=tag.name, level=tag.level) for number, episode in enumerate(episodes)
-            if not episode.success for i in range(len(episode.turns)) for tag in tags if tag.sees(episode, i)]
+        if not episode.success for i in range(len(episode.turns)) for tag in tags if tag.sees(episode, i)]
     return pd.DataFrame(rows, columns=['episode', 'turn', 'tag', 'level'])
 
 def replayed(policy, env, episodes: list,  # who goes on, and where; of Episode: whole games of `play`
@@ -72,7 +72,7 @@ def replayed(policy, env, episodes: list,  # who goes on, and where; of Episode:
     starts = [episodes[number] for number, _ in places]
     if seeds is None and any(e.task is None for e in starts):
         raise ValueError('seeds=None, and these games have no task: play them with tasks=, or give the seed of each '
-                         'group in seeds=')
+            'group in seeds=')
     stops = [e.turns[i].t for e, (_, i) in zip(starts, places)]
     def speak(game):
         if game.t > stops[game.group]: return None
@@ -80,7 +80,7 @@ def replayed(policy, env, episodes: list,  # who goes on, and where; of Episode:
         return said[starts[game.group].game][game.t].text
     sampler = Scripted(policy, speak)
     found = play(policy, env, [seeds[e.group] if seeds else 0 for e in starts], tries, [e.task for e in starts],
-                 sampler=sampler, on_reset=sampler.begin, **how)
+        sampler=sampler, on_reset=sampler.begin, **how)
     won = [[] for _ in places]
     for e in found:
         start, stop = starts[e.group], stops[e.group]
@@ -103,7 +103,7 @@ def roots(policy, env, episodes: list,  # as for `replayed`; the lost ones are l
     table = (tagged(episodes) if suspects is None else suspects).astype(whole)
     places = sorted(set(zip(table.episode, table.turn)))
     shares = {name: replayed(policy, env, episodes, places, by, **how) if places else []
-              for name, by in (('kept', None), ('repaired', repair))}
+        for name, by in (('kept', None), ('repaired', repair))}
     found = pd.DataFrame(dict(shares, episode=[e for e, _ in places], turn=[i for _, i in places])).astype(whole)
     found['decisive'] = (found.kept == 0) & (found.repaired > least)
     first = found[found.decisive].groupby('episode').turn.min()

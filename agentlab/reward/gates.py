@@ -27,7 +27,7 @@ def format(b:Batch,        # episodes; turns need the column named next
     right:float=1., wrong:float=0.)->Tensor:  # paid for a well-formed action; paid for any other -> (turns,) float64
     "What each turn earned by being well-formed."
     malformed = need(b.turns, column, f'format pays by turns.{column}',
-                     f'Set it with batch.with_turns({column}=values), or name another column.') != 0
+        f'Set it with batch.with_turns({column}=values), or name another column.') != 0
     return right*(~malformed).double() + wrong*malformed.double()
 
 def gated(b:Batch, rewards:tuple,  # most important first: functions Batch -> (turns,), or names of turns columns
@@ -48,7 +48,7 @@ def _level(b, reward):
     "(turns,) what a level earned."
     if callable(reward): return reward(b).double()
     return need(b.turns, reward, f'gated reads turns.{reward}',
-                f'Set it with batch.with_turns({reward}=values), or give a function.').double()
+        f'Set it with batch.with_turns({reward}=values), or give a function.').double()
 
 def _each(name, values, count):
     "`values` as a list of `count` numbers."

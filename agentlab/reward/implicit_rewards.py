@@ -23,14 +23,14 @@ def implicit_prm(b:Batch,  # episodes; tokens need `prm_logp` and the column nam
 
 def _prm_column(b):
     need(b.tokens, 'prm_logp', 'implicit_prm compares a process reward model with the policy',
-         'Set it with batch.with_action(prm_logp=prm.logprobs(batch)[0]), where prm is a policy trained by '
-         'prm_backward.')
+        'Set it with batch.with_action(prm_logp=prm.logprobs(batch)[0]), where prm is a policy trained by '
+        'prm_backward.')
     return b.action('prm_logp')
 
 def _turn_ratio(b, prm_logp, beta, old, cut=False):
     "(turns,) beta times the summed log-ratio of each turn's action tokens; with `prm_logp`'s gradient unless `cut`."
     need(b.tokens, old, f'implicit_prm reads tokens.{old}',
-         f'Set it with batch.with_action({old}=policy.logprobs(batch)[0]), or name another column with old=.')
+        f'Set it with batch.with_action({old}=policy.logprobs(batch)[0]), or name another column with old=.')
     ratio = beta*(prm_logp.double() - b.action(old).to(prm_logp.device, torch.float64))
     if cut: ratio = ratio.detach().requires_grad_()
     return ratio.new_zeros(len(b.turns)).index_add(0, b.action_turn.to(ratio.device), ratio)

@@ -19,8 +19,8 @@ def information_gain(b:Batch,  # episodes; turns need `answer_logp`
     "Gain of belief in the true answer per turn, outcome on the last; 0 where not measured (IGPO, arXiv 2510.14967)."
     if kind not in ('prob', 'log_prob'): raise ValueError(f"kind={kind!r}: use 'prob' or 'log_prob'")
     logp = need(b.turns, 'answer_logp', 'information_gain follows the probability of the true answer',
-                'Set it with batch.with_turns(answer_logp=answer_logps(policy, batch, answers)), or give the frame of '
-                'Batch.from_turns that column.').double()
+        'Set it with batch.with_turns(answer_logp=answer_logps(policy, batch, answers)), or give the frame of '
+        'Batch.from_turns that column.').double()
     belief, episode = logp.exp() if kind == 'prob' else logp, b.turns.episode
     last = shift(torch.ones_like(belief), episode, k=-1) == 0
     gain = shift(belief, episode, k=-1) - belief
@@ -36,7 +36,7 @@ def answer_logps(policy, b:Batch,  # episodes with their token ids
     "How likely the model finds the true answer in the context of each turn: one forward per turn, no gradient."
     if len(answers) != len(b):
         raise ValueError(f'{len(answers)} answers for {len(b)} episodes: give one text per episode, None where there '
-                         f'is no answer')
+            f'is no answer')
     said = policy.chat.text_ids(closing)
     endings = [said + (policy.chat.text_ids(answer) if answer else []) for answer in answers]
     asked = _asked(b, endings, len(said), policy.max_context)
@@ -46,7 +46,7 @@ def _asked(b, endings, closing, longest):
     "A row per turn: its context, then its episode's ending; the ending less `closing` first ids is scored."
     device, sizes = b.tokens.id.device, [len(ending) for ending in endings]
     ending, size = tensor([i for e in endings for i in e], dtype=torch.int64,
-                          device=device), tensor(sizes, device=device)
+        device=device), tensor(sizes, device=device)
     turn, start, first, _ = _action_spans(b)
     fits = first - start + size[b.turns.episode[turn]] <= longest
     turn, start, first = turn[fits], start[fits], first[fits]
@@ -57,8 +57,8 @@ def _asked(b, endings, closing, longest):
     row = torch.cat([owner, asker])
     order = row.argsort(stable=True)  # in each row the context stays before the ending
     columns = dict(row=row, turn=torch.cat([torch.full_like(owner, -1), torch.where(place < closing, -1, turn[asker])]),
-                   id=torch.cat([b.tokens.id[source], ending[word]]),
-                   position=torch.cat([source - start[owner], (first - start)[asker] + place]))
+        id=torch.cat([b.tokens.id[source], ending[word]]),
+        position=torch.cat([source - start[owner], (first - start)[asker] + place]))
     return Batch(b.episodes, Table(episode=episode), b.turns, Table(**{name: x[order] for name, x in columns.items()}))
 
 def measure_answers(batch: Batch, policy, closing: str = 'answer')->Batch:
@@ -66,7 +66,7 @@ def measure_answers(batch: Batch, policy, closing: str = 'answer')->Batch:
     answers = [batch.labels.get('answer', {}).get(key) for key in batch.episodes.answer.tolist()]
     if not any(answers):
         raise ValueError("information gain needs the true answer, but no episode of this batch has one. Let your "
-                         "environment give it: info['answer'] at reset.")
+            "environment give it: info['answer'] at reset.")
     return batch.with_turns(answer_logp=answer_logps(policy, batch, answers, closing))
 
 def check_answers(env):
@@ -75,7 +75,7 @@ def check_answers(env):
     except Exception: return  # a fault of the world is an episode's, not ours to tell
     if not step.info.get('answer'):
         raise ValueError("information gain needs the true answer, and this environment does not say it: "
-                         "info['answer'] at reset")
+            "info['answer'] at reset")
 
 measure_answers.check_env = check_answers
 

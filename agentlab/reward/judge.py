@@ -49,7 +49,7 @@ class Form:
         for answer, one in zip(self.answers, ids):
             if len(one) != 1 or self.closing is not None and not whole(answer, one):
                 raise ValueError(f'answers: {answer!r} is {len(one)} tokens of {policy.name!r} behind '
-                                 f'{self.closing!r}; give answers of one token, with their space or without')
+                    f'{self.closing!r}; give answers of one token, with their space or without')
         if len({i for one in ids for i in one}) < max(2, len(ids)):
             raise ValueError(f'answers={self.answers}: give two answers or more that {policy.name!r} can tell apart')
         return [one[0] for one in ids]
@@ -190,7 +190,7 @@ def agreement(scores: Tensor, truth)->dict:  # (n,) of a judge; (n,) bool
     wins = (s[y][:, None] > s[~y]).double() + .5*(s[y][:, None] == s[~y])
     right = lambda at: ((s > at) == y).double().mean().item()
     return dict(auc=wins.mean().item(), accuracy=right(0.), at_median=right(s.median()) if len(s) else torch.nan,
-                brier=(s.sigmoid() - y.double()).square().mean().item(), abstained=1 - known.double().mean().item())
+        brier=(s.sigmoid() - y.double()).square().mean().item(), abstained=1 - known.double().mean().item())
 
 def calibrated(judge: Judge|Head, questions: list[str], truth, least: float = .7)->Judge|Head:  # smallest AUC
     "The judge with the median of these scores as its offset. Raises ValueError where it cannot rank them."
@@ -198,7 +198,7 @@ def calibrated(judge: Judge|Head, questions: list[str], truth, least: float = .7
     auc = agreement(scores, truth)['auc']
     if not auc >= least:
         raise ValueError(f'this judge ranks {len(questions)} cases with AUC {auc:.2f}, below {least}: it would pay for '
-                         f'something else. Give it examples (shots=), a Head, or train it')
+            f'something else. Give it examples (shots=), a Head, or train it')
     return judge.moved(offset=scores.nanmedian().item())
 
 def mean_score(scores: Tensor)->float:

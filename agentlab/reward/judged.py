@@ -44,7 +44,7 @@ def asked_of(principles: tuple, episode, i: int)->list:
     return [principle(episode, i) for principle in principles]
 
 in_shares = partial(play_judged, judge=by_rule, worth=share_met,
-                    ask=partial(asked_of, (accepted, said_anew, from_what_was_read)))
+    ask=partial(asked_of, (accepted, said_anew, from_what_was_read)))
 
 @recipe('PPR, 2025, arXiv 2509.25598')
 def ppr_recipe():
@@ -52,7 +52,7 @@ def ppr_recipe():
     from agentlab.credit.critics import gae
     from agentlab.train.critic import Critic
     return dict(credit=partial(gae, level='turn'), critic=partial(Critic, low=-1., high=8.),
-                reward=partial(renorm, process='judged'), rollout=in_shares)
+        reward=partial(renorm, process='judged'), rollout=in_shares)
 
 def staged(b: Batch,
     stages: tuple = (('invalid', -1.),),  # (turns column, what an episode earns where it is above 0), the worst first
@@ -135,7 +135,7 @@ def listed(*items: Item, judge: Callable, weights: tuple|None = None, **how)->di
     ask = lambda e, i: [item.asks(item.focus(e, i)) for item in items]
     marks = lambda s: {item.name: float(x > 0) if x == x else torch.nan for item, x in zip(items, s.tolist())}
     return dict(rollout=partial(play_judged, judge=judge, ask=ask, worth=marks, **how),
-                reward=partial(checklist, items=tuple(item.name for item in items), weights=weights))
+        reward=partial(checklist, items=tuple(item.name for item in items), weights=weights))
 
 def sooner_won(one: Episode, other: Episode)->bool:
     "The first of two games is the better one: it is won and the other is not, or it took fewer turns to win."
@@ -176,4 +176,4 @@ def chatshopbuddy_recipe():
     "Quality counts where the answer is right, brevity where the turns were good; short successes and long failures"
     from agentlab.replay.recomposition import priority_only
     return dict(credit=grpo, rollout=in_shares, curate=priority_only,
-                reward=partial(gated, rewards=(outcome, 'judged', brief), weights=(1., .1, .1)))
+        reward=partial(gated, rewards=(outcome, 'judged', brief), weights=(1., .1, .1)))

@@ -84,7 +84,7 @@ def principled(b: Batch,
         model = fitted(difference, *examples(agreed(*answers)))
     if len(wanted) != len(model):
         raise ValueError(f'wanted={wanted!r} names {len(wanted)} principles, the model knows {len(model)}; give each '
-                         f'one 1, -1 or 0')
+            f'one 1, -1 or 0')
     worth = traits(b) @ (torch.tensor(wanted, dtype=torch.float64) @ model)
     return torch.where(b.last_turns(), worth[b.turns.episode], 0.)
 

@@ -26,11 +26,11 @@ def progress(b:Batch,    # episodes; turns need `contribution`, and `invalid` un
     if faithful: value = leave_one_out(b.of_turn('outcome'), b.of_turn('group', 'seat'), unit=b.turns.episode)
     else:
         value = need(b.turns, 'contribution', 'progress pays each turn its share of the final reward',
-                     'Train an estimator with fit_progress(b, features) and set '
-                     'batch.with_turns(contribution=estimator(features)[:, 0]).').double()
+            'Train an estimator with fit_progress(b, features) and set '
+            'batch.with_turns(contribution=estimator(features)[:, 0]).').double()
     if not grounding: return value
     valid = ~need(b.turns, 'invalid', 'progress pays for valid actions',
-                  "Let your environment set info['invalid'], or use grounding=0.").bool()
+        "Let your environment set info['invalid'], or use grounding=0.").bool()
     if faithful: return (value + grounding*(valid | (after == 0)))*after
     return value + grounding*valid
 
@@ -40,7 +40,7 @@ def spa_recipe():
     from agentlab.credit.critics import gae
     from agentlab.train.learned import Progress
     return dict(credit=partial(gae, level='turn', gamma=.99, lam=.95), reward=partial(progress, grounding=.05),
-                critic=Progress, critic_warmup=1)
+        critic=Progress, critic_warmup=1)
 
 def progress_loss(values:Tensor,  # (turns,) predicted contributions, with gradient
     b:Batch)->Tensor:  # the episodes; an episode whose outcome is NaN is left out -> one number

@@ -147,5 +147,5 @@ def tournament(b:Batch,  # episodes; several episodes per group
         compare = lambda i, j: both(int(players[i]), int(players[j]))
         if len(players) > 1:
             earned[players] = torch.tensor(bracket(compare, len(players), random.Random(derive(seed, task))),
-                                           dtype=torch.float64)
+                dtype=torch.float64)
     return at_end(b, earned.to(b.turns.t.device))

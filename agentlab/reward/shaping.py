@@ -23,7 +23,7 @@ def overlong(b:Batch, longest:int,  # L_max, in action tokens of an episode
     "Reward minus a penalty that grows over the last `buffer` tokens (DAPO, Yu et al. 2025)."
     if not 0 < buffer <= longest:
         raise ValueError(f'buffer={buffer}: it is the part of longest={longest} tokens that costs; give more than 0 '
-                         f'and at most {longest}')
+            f'and at most {longest}')
     length = group_sum(b.turn_lengths().double(), b.turns.episode)
     return b.turns.reward + on_last(b, _per_episode(b, torch.clamp(-(length - (longest-buffer))/buffer*weight, max=0.)))
 
@@ -59,6 +59,6 @@ def tool_bonus(b:Batch,  # episodes; turns need the column named next
 )->Tensor:               # (turns,) float64: what was paid, and the bonus on the last turn
     "Reward plus a bonus for calling tools that fades with the steps of the run (SPEAR, Qin et al. 2025)."
     tool = need(b.turns, column, f'tool_bonus pays for turns.{column}',
-                "Let your environment give info['columns'] = dict(tool=1.), or name another column, such as 'cost'.")
+        "Let your environment give info['columns'] = dict(tool=1.), or name another column, such as 'cost'.")
     calls = _per_episode(b, group_sum((tool > 0).double(), b.turns.episode))
     return b.turns.reward + on_last(b, share(b, calls)*fade(b.episodes.step))

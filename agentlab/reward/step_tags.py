@@ -24,7 +24,7 @@ def valid_tag(b:Batch)->Tensor:  # episodes; turns need `tag` and `invalid` -> (
     "The tag of each turn; none where the action was invalid (RLVMR, arXiv 2507.22844)."
     tag = need(b.turns, 'tag', 'RLVMR reads turns.tag', 'Set it with tag_of on the text of every turn.')
     return torch.where(need(b.turns, 'invalid', 'RLVMR reads turns.invalid',
-                            'It says which actions the environment refused.').bool(), TAGS['none'], tag)
+        'It says which actions the environment refused.').bool(), TAGS['none'], tag)
 
 def meta_reasoning(b:Batch,  # episodes; turns need `tag` (of TAGS), `action` (integer keys) and `invalid`
     planning:float=1.,    # paid for a planning turn of an episode that succeeded
@@ -35,17 +35,17 @@ def meta_reasoning(b:Batch,  # episodes; turns need `tag` (of TAGS), `action` (i
     "Rule-based reward of each turn's tag; 0 for an invalid or untagged turn (RLVMR, arXiv 2507.22844)."
     tag = valid_tag(b)
     action = need(b.turns, 'action', 'meta_reasoning reads turns.action',
-                  'Set an integer key per turn, equal where the action is: state_key(text).')
+        'Set an integer key per turn, equal where the action is: state_key(text).')
     refused = b.turns.invalid.bool()
     failed = refused | need(b.turns, unavailable, f'meta_reasoning reads turns.{unavailable}',
-                            'Or leave unavailable=None.').bool() if unavailable else refused
+        'Or leave unavailable=None.').bool() if unavailable else refused
     episode, valid = b.turns.episode, (~refused).double()
     # valid turns before this one with its action
     earlier = recur(valid, 1., same(episode, action), reverse=False) - valid
     first = shift(torch.ones_like(action), episode) == 0
     changed = first | (shift(failed.long(), episode).bool() & (shift(action, episode) != action))
     rules = ((TAGS['planning'], planning, b.of_turn('outcome') > 0), (TAGS['explore'], explore, earlier == 0),
-             (TAGS['reflection'], reflection, changed))
+        (TAGS['reflection'], reflection, changed))
     return sum(amount*((tag == kind) & met).double() for kind, amount, met in rules)
 
 def read_tags(batch: Batch, policy, split: Callable = split_tag)->Batch:  # text -> (tag word, action)
@@ -57,6 +57,6 @@ def read_tags(batch: Batch, policy, split: Callable = split_tag)->Batch:  # text
     tags, actions = zip(*map(split, texts))
     device = batch.turns.episode.device
     batch = batch.with_turns(tag=torch.tensor([TAGS.get(tag, TAGS['none']) for tag in tags], device=device),
-                             action=torch.tensor([state_key(tidy(x)) for x in actions], device=device))
+        action=torch.tensor([state_key(tidy(x)) for x in actions], device=device))
     batch = batch.with_turns(tag=valid_tag(batch))
     return batch.with_turns(meta=meta_reasoning(batch))

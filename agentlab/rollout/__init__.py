@@ -8,14 +8,14 @@ __all__ = []
 # %% ../../nbs/rollout/index.ipynb #9a4
 from ..settings import door
 from .plain import (Game, Scripted, Side, admit, call_all, guarded, new_games, play, play_as_drawn,
-                                    play_round, receive_all, within_budget)
+    play_round, receive_all, within_budget)
 from .beside import play_beside_expert, play_beside_greedy
-from .branching import (Rule, aepo, aepo_budget, aepo_score, arpo, arpo_score, segment_entropy,
-                                        top_entropy)
+from agentlab.rollout.branching import (Rule, aepo, aepo_budget, aepo_score, arpo, arpo_score, segment_entropy,
+    top_entropy)
 from .filters import *
 from .resampling import dynamic_sampling, retry_failures, with_rollback
 from .turns import (ExpertLimit, Timed, TurnLimit, UnaryFeedback, costs, more_hops, play_apart,
-                                    play_hops, scaling_inter, turn_percentile)
+    play_hops, scaling_inter, turn_percentile)
 from .windows import with_summaries
 from .players import Replayed, keep_moves, play_players, transcript
 from .again import *

@@ -126,7 +126,7 @@ def earned(b:Batch)->Tensor:  # (episodes, attempts) float64
 
 def _attempt(b)->Tensor:
     return need(b.turns, 'attempt', 'this call reads turns.attempt',
-                'Play in an environment of agentlab.rollout.Again, or with play_again.').long()
+        'Play in an environment of agentlab.rollout.Again, or with play_again.').long()
 
 def corrections(b:Batch)->dict:  # name -> number; NaN without an episode that has both
     "What the second attempt made of the first, over the episodes that have both; `last`, `any` and `vote` over all."
@@ -137,9 +137,9 @@ def corrections(b:Batch)->dict:  # name -> number; NaN without an episode that h
     last = grid.gather(1, (~grid.isnan()).sum(1, keepdim=True).clamp(min=1) - 1)[:, 0]
     same_answer = answer[:, 0] == answer[:, -1 if grid.shape[1] < 2 else 1]
     return dict(pairs=int(both.sum()), first=share(one), second=share(two), gain=share(two - one),
-                corrected=share((one == 0) & (two == 1)), spoiled=share((one == 1) & (two == 0)),
-                unchanged=share(same_answer), last=last.nan_to_num().mean().item(),
-                any=grid.nan_to_num().amax(1).mean().item(), vote=voted(b).double().mean().item())
+        corrected=share((one == 0) & (two == 1)), spoiled=share((one == 1) & (two == 0)),
+        unchanged=share(same_answer), last=last.nan_to_num().mean().item(),
+        any=grid.nan_to_num().amax(1).mean().item(), vote=voted(b).double().mean().item())
 
 def _answers(b)->Tensor:  # (episodes, attempts) key of the last action of each; 0 where there was none
     ends, nothing = _ends(b), torch.zeros_like(attempts(b), dtype=torch.int64)
@@ -163,12 +163,12 @@ def _rated(name:str): return partial(_rate, name=name)
 metric('attempt_first', 'first attempts that were right', 'where a second followed', 'episodes, 0-1')(_rated('first'))
 metric('attempt_second', 'second attempts that were right', 'counted', 'episodes, 0-1')(_rated('second'))
 metric('attempt_gain', 'second minus first attempt', 'counted, of the same episodes', 'episodes, 0-1',
-       Panel('second minus first attempt', 'Above 0 second attempts help.', place=31))(_rated('gain'))
+    Panel('second minus first attempt', 'Above 0 second attempts help.', place=31))(_rated('gain'))
 metric('attempt_corrected', 'wrong at first, right at second', 'counted', 'episodes, 0-1')(_rated('corrected'))
 metric('attempt_spoiled', 'right at first, wrong at second', 'counted', 'episodes, 0-1')(_rated('spoiled'))
 metric('attempt_unchanged', 'second attempts that ended as the first', 'counted', 'episodes, 0-1')(_rated('unchanged'))
 metric('attempt_any', 'episodes in which some attempt was right; `success` is of the last one', 'counted, over all',
-       'episodes, 0-1')(_rated('any'))
+    'episodes, 0-1')(_rated('any'))
 
 def play_again(
     policy, env, seeds:list, *arguments, around:Callable=Again, **how  # as for `play`; environment -> one of attempts
@@ -209,7 +209,7 @@ def score_recipe():
     twice = partial(play_again, around=partial(Again, goes_on=always, between=Says('Try again.')))
     one, two = dict(reward=partial(improved, alpha=0., first=0.), kl=hold), dict(reward=improved, kl=both)
     return dict(credit=by_attempt, kl_coef=1., rollout=twice, test_rollout=twice,
-                schedule=partial(staged, stages=((0, one), (15, two)))) | two
+        schedule=partial(staged, stages=((0, one), (15, two)))) | two
 
 def best_of_own(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,  # as for `play`
@@ -279,8 +279,8 @@ def rise_recipe():
     from agentlab.replay.splice import imitation
     five = partial(Again, attempts=5, ends=spoken)
     return dict(credit=introspection, objective=imitation, curate=keep_attempts, loss_per='turn', steps=3,
-                rollout=partial(best_of_own, around=five),
-                test_rollout=partial(play_again, around=partial(five, goes_on=always)))
+        rollout=partial(best_of_own, around=five),
+        test_rollout=partial(play_again, around=partial(five, goes_on=always)))
 
 def expert_hint(k:int, one:Attempt)->str|None:
     "The action with which the expert would begin; None where there is no expert, which ends the episode."
@@ -310,7 +310,7 @@ def agent_rlvr_recipe():
     from agentlab.replay.splice import trained_only
     from agentlab.selfplay.preferences import dpo_credit
     return dict(credit=dpo_credit, curate=trained_only, kl_coef=1e-3, recompute_old=True, loss_per=1., minibatches=1,
-                rollout=partial(guided, around=partial(Again, between=expert_hint)))
+        rollout=partial(guided, around=partial(Again, between=expert_hint)))
 
 class Judged(Wrapper):
     "The agent says yes or no of the last page before its action; `useful` and `drop` are written for HopSearch."
@@ -333,7 +333,7 @@ class Judged(Wrapper):
         step = self.env.step(action if said is None else rest)
         self.page = self.useful(step)
         return with_columns(step, judged=math.nan if said is None or page is None else said,
-                            useful=math.nan if page is None else float(page))
+            useful=math.nan if page is None else float(page))
     def demonstrator(self, noise=0., generator=None):
         page, twin = self.page, self.env.clone()
         if page is False: self.drop(twin)
@@ -345,7 +345,7 @@ def judgements(b:Batch,  # episodes of `Judged`
 )->Tensor:  # (turns,)
     "What was paid, and for a right judgement of the last page .3, a wrong no -.3, a wrong yes -.6 (ReSeek)."
     said, useful = (need(b.turns, name, 'judgements pays for yes and no', 'Play in agentlab.rollout.again.Judged.')
-                    for name in ('judged', 'useful'))
+        for name in ('judged', 'useful'))
     worth = .3 - (said != useful).double()*(.6 + .3*said)
     if faithful: worth = torch.where(b.of_turn('success').bool() & ((said == useful) | (said == 1)), .4, worth)
     return b.turns.reward + worth.nan_to_num(0.)

@@ -31,7 +31,7 @@ class Ticket:
 metric('dropped', 'groups that were too old when their turn came; only in a free schedule', 'counted', 'groups')
 
 @metric('lag', 'updates between the weights that said something and those that learn from it',
-        'mean over the turns of the step; only where play runs ahead', 'updates')
+    'mean over the turns of the step; only where play runs ahead', 'updates')
 def mean_lag(batch)->float|None:
     "Mean over the turns of `episodes.step` less `turns.version`; None where no version is known."
     if 'version' not in batch.turns: return None
@@ -246,7 +246,7 @@ class Crew:
                 getattr(self.made.pop(lane), 'dismiss', lambda: None)()
                 if not left:
                     raise RuntimeError(f'group {ticket.number} was played {self.tries} times and lost: {why}. The run '
-                                       f'goes on from its checkpoint with resume=True; look at the workers') from None
+                        f'goes on from its checkpoint with resume=True; look at the workers') from None
     def _player(self, lane: int):
         if lane not in self.made: self.made[lane] = self.link.make(lane)
         return self.made[lane]

@@ -30,7 +30,7 @@ def play_beside_expert(policy, env, seeds:list,  # as for `play`; the environmen
     "`play` with an expert beside, who says of every action whether it would have been its own."
     around = partial(BesideExpert, patches=patches)
     return play(policy, around(env) if hasattr(env, 'reset') and not isinstance(env, type) else lambda: around(env()),
-                seeds, group_size, **how)
+        seeds, group_size, **how)
 
 def check_expert(env):
     "Refuse a world in which an expert cannot say what was right. Raises TypeError or ValueError."

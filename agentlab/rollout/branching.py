@@ -17,8 +17,8 @@ from ..episodes import Episode, derive
 from ..policy.formats import fitted_policy
 from ..policy.guide import suited
 from ..recipe import recipe
-from .plain import (Game, call_all, guarded, new_games, play, play_round, receive_all,
-                                    within_budget)
+from agentlab.rollout.plain import (Game, call_all, guarded, new_games, play, play_round, receive_all,
+    within_budget)
 from ..settings import in_parts
 
 def top_entropy(logprobs,  # per token: log-probabilities of the likeliest tokens, such as the ten that a server returns
@@ -35,11 +35,11 @@ def segment_entropy(entropies,  # per sampled token, nats: `Completion.entropies
     if k < 1: raise ValueError(f'k={k}: give the number of tokens to look at, from 1')
     if faithful != (vocabulary is not None):
         raise ValueError(f'vocabulary={vocabulary}, faithful={faithful}: only the released form divides by '
-                         f'ln(vocabulary); give both or none')
+            f'ln(vocabulary); give both or none')
     first = [float(x) for x in entropies[:k]]
     if any(x != x for x in first):
         raise ValueError('entropies has NaN: this sampler does not measure them. Branching by entropy needs one that '
-                         'does, such as TorchSampler.')
+            'does, such as TorchSampler.')
     if faithful: return sum(first)/math.log(vocabulary)
     return sum(first)/len(first) if first else 0.
 
@@ -111,7 +111,7 @@ def _check_clone(env):
 
 def _no_clone(env, why):
     return ValueError(f'{getattr(env, "name", type(env).__name__)} cannot be forked ({type(why).__name__}: {why}): '
-                      f'branching needs clone(), which copies an environment as it stands. Write one, or use play.')
+        f'branching needs clone(), which copies an environment as it stands. Write one, or use play.')
 
 def own_luck(env,  # a clone
     seed: int):
@@ -135,13 +135,13 @@ class _Groups:
         if g.groups is None: g.groups = range(len(seeds))
         if hasattr(env, 'reset') and not isinstance(env, type): _check_clone(env)
         self.games = new_games(suited(env, policy, g.system, g.max_tokens), seeds, group_size, g.tasks, g.seed,
-                               g.groups)
+            g.groups)
         for game in self.games[:1]: _check_clone(game.env)
         self.sampler = g.sampler or policy.sampler()
         policy, self.system, longest = fitted_policy(policy, g.format, self.games, g.system, g.max_tokens)
         if _closes(policy):
             raise ValueError('branching looks at a reply before anything is done, so it cannot close a thought by '
-                             'force: give Thinking(close=False)')
+                'force: give Thinking(close=False)')
         # greedy forks would all be the same
         self.rule, self.policy, self.numbers, self.live = (rule if g.temperature else replace(rule, beam=1), policy, {},
                                                            [])
@@ -154,7 +154,7 @@ class _Groups:
         games = [tree.next() for tree in trees]
         for game in games: self.numbers[game] = len(self.numbers)
         receive_all(games, call_all(games, 'reset', [(game.seed, game.task) for game in games], self.given.limit),
-                    self.policy, self.system)
+            self.policy, self.system)
 
 class _Growing(_Groups):
     "Rounds of play, in which games fork."
@@ -162,7 +162,7 @@ class _Growing(_Groups):
         "Play until every group is full and every game is over."
         g = self.given
         how = dict(max_tokens=self.budget['max_tokens'], temperature=g.temperature, top_p=g.top_p,
-                   stop=(self.policy.end_id,))
+            stop=(self.policy.end_id,))
         while True:
             live = [[game for game in tree.games[:tree.begun] if not game.over
                      and within_budget(game, self.policy, **self.budget)] for tree in self.trees]
@@ -224,7 +224,7 @@ class Forest(_Growing):
     def look(self, seats: list[list], skip: int = 1)->tuple[float, float]:
         "Entropy of a game's first action, and the mean past the first `skip`; where there is none, the first's."
         seen = [self.rule.measure(turn.entropies)
-                for turn in sorted((t for turns in seats for t in turns), key=lambda turn: turn.t)]
+            for turn in sorted((t for turns in seats for t in turns), key=lambda turn: turn.t)]
         root, later = (seen or [0.])[0], seen[skip:]
         return root, sum(later)/len(later) if later else root
     def play(self, shares: Callable)->list[Episode]:
@@ -250,7 +250,7 @@ def arpo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
     def forks(now, first, draw, streak): return arpo_score(now, first, draw, weight) <= threshold
     initial = max(1, group_size//2) if initial is None else initial
     forest = Forest(_rule(forks, beam, k, faithful, baselines, policy, initial, group_size), policy, env, seeds,
-                    group_size, **how)
+        group_size, **how)
     return forest.play(lambda _: [initial]*len(seeds))
 
 def aepo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
@@ -266,10 +266,10 @@ def aepo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
     "`arpo` whose first look sets the forks, penalising rows of them (AEPO, Dong et al. 2025, arXiv 2510.14545)."
     def forks(now, first, draw, streak): return aepo_score(now, first, draw, weight, streak, penalty) >= threshold
     forest = Forest(_rule(forks, beam, k, faithful, baselines, policy, 1 if initial is None else initial, group_size),
-                    policy, env, seeds, group_size, **how)
+        policy, env, seeds, group_size, **how)
     if initial is not None: return forest.play(lambda _: [initial]*len(seeds))
     return forest.play(lambda f: [aepo_budget(root, tools, group_size, slope, faithful)
-                                  for root, tools in f.first_look()])
+        for root, tools in f.first_look()])
 
 def _rule(forks, beam, k, faithful, baselines, policy, initial, group_size)->Rule:
     "The rule, after checking that the numbers can work."

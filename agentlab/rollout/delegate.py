@@ -113,15 +113,15 @@ class Delegate(Wrapper):
         told |= dict(invalid=False, cost=0.) | did | dict(fresh=fresh)
         if inner is not None:
             told['state'] = ((self.task, 'planner', self.log) if self.moves == 'planner'
-                             else ('executor', self.errand, inner))
+                else ('executor', self.errand, inner))
         return with_columns(Step(self.moves, text, paid or {}, done, told), errand=errand, unreported=unreported,
-                            undelegated=undelegated)
+            undelegated=undelegated)
     @property
     def guide(self):
         inner = guide_of(self.env, self.env.seats[0])
         if not inner: return {}
         planner = ('You do not do this yourself: write do and an errand; somebody who has not read this task carries '
-                   'it out and reports' + ''.join(map(', or {} as above'.format, self.finishes)) + '.')
+            'it out and reports' + ''.join(map(', or {} as above'.format, self.finishes)) + '.')
         executor = 'You read one errand and what is seen. When the errand is over, write done and what you found.'
         return dict(planner=extended(inner, planner, 'do {}'.format), executor=extended(inner, executor))
     def vocabulary(self):
@@ -205,7 +205,7 @@ def warm_seats(policy, env: Delegate,  # its weights are changed; with a script
     optimizer = torch.optim.AdamW(learns, lr=lr, weight_decay=.01, betas=(.9, .95))
     for step in range(steps):
         games = play_players(policy, shown, [derive(seed, 'shown', step, i) for i in range(episodes)], keep=True,
-                             players=dict.fromkeys(env.seats, show) | (players or {}), seed=derive(seed, step))
+            players=dict.fromkeys(env.seats, show) | (players or {}), seed=derive(seed, step))
         for group in optimizer.param_groups: group['lr'] = lr*min(1, 20*(step + 1)/steps)*(1 - .9*step/steps)
         imitate(policy, Batch.from_episodes([e for e in games if e.seat not in (players or {})]))
         torch.nn.utils.clip_grad_norm_(learns, 1.)
@@ -256,7 +256,7 @@ peco.needs = ('group',)
 def coda_recipe():
     "Planner and executor earn one number, compared among planners"
     return dict(credit=peco, rollout=partial(play_scored, score=coda_score), objective_args=dict(dual=10.),
-                kl_coef=.001)
+        kl_coef=.001)
 
 class Blueprint(Delegate):
     "`Delegate`, whose planner speaks once, `do GOAL, GOAL, ...`: one errand after the other (HiMAC)."
@@ -354,7 +354,7 @@ def _tried(fork: Game, form: float, goal: float, reached: Callable, facts: dict)
     for turns in sides.values():
         if turns: turns[-1].reward = score
     return [Episode(turns, *fork.place, seat, score, hit, task=fork.task, answer=fork.answer, **facts)
-            for seat, turns in sides.items() if turns]
+        for seat, turns in sides.items() if turns]
 
 @recipe('in the spirit of 2025, Hi-Agent, arXiv 2510.14388')
 def hi_agent_recipe():
@@ -379,7 +379,7 @@ def epo_explicit_recipe():
     from agentlab.objective.trust import reinforce
     from agentlab.train.critic import Critic
     return dict(credit=epo_explicit, critic=Critic, objective=reinforce, loss_per='turn', rollout=play_players,
-                test_rollout=play_players)
+        test_rollout=play_players)
 
 class FrozenActor(Wrapper):
     "Every seat says a phrase, and a frozen actor acts by it: a game of strategists (EPO)."
@@ -448,7 +448,7 @@ def mira_recipe():
     from agentlab.objective.trust import fit_ratio
     from agentlab.train.critic import Critics
     return dict(credit=mira, critic=partial(Critics, columns=('value', 'progress')), objective=fit_ratio,
-                loss_per='turn')
+        loss_per='turn')
 
 class Subgoals(Wrapper):
     "An environment whose observations end with the milestone that is due, open or blocked (MiRA)."
@@ -522,4 +522,4 @@ def ai_searchplanner_recipe():
     from agentlab.credit.critics import gae
     from agentlab.train.critic import Critic
     return dict(credit=partial(gae, level='turn', lam=.95), critic=partial(Critic, low=-2., high=2.),
-                rollout=partial(play_scored, score=priced(), by=play))
+        rollout=partial(play_scored, score=priced(), by=play))

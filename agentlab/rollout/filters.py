@@ -41,7 +41,7 @@ def _drop(b, keep, who)->Batch:
     "The episodes where `keep` is true."
     if not keep.any():
         raise CurationError(f'{who} left none of {len(b)} episodes, so there is nothing to learn from. Ask for less, '
-                            f'or play more groups.')
+            f'or play more groups.')
     return b.select(keep)
 
 def _mask(b, out, who)->Batch:
@@ -50,7 +50,7 @@ def _mask(b, out, who)->Batch:
     weight[b.actions[out]] = 0
     if not (weight[b.actions] > 0).any():
         raise CurationError(f'{who} left none of {len(b.actions)} action tokens in the loss, so there is nothing to '
-                            f'learn from. Ask for less, or play more groups.')
+            f'learn from. Ask for less, or play more groups.')
     return b.with_tokens(weight=weight)
 
 def _mask_episodes(b, out, who)->Batch:
@@ -63,7 +63,7 @@ class chain:
         wrong = [f for f in filters if not callable(f)]
         if wrong:
             raise ValueError(f'chain: {wrong[0]!r} is no function; give filters, with functools.partial(filter, ...) '
-                             f'for arguments')
+                f'for arguments')
         self.filters = filters
     def __call__(self, batch: Batch)->Batch:
         for one in self.filters: batch = one(batch)
@@ -153,7 +153,7 @@ def _keep_groups(b, choose, score, include_zero, who):
     return _drop(b, (keep & candidate)[number], who)
 
 @curation('drop', 'group', 'those that `choose` leaves out of the groups\' scores',
-          'RAGEN-2, 2026, arXiv 2604.06268 (code read)')
+    'RAGEN-2, 2026, arXiv 2604.06268 (code read)')
 def keep_groups(b:Batch,    # episodes
     choose:Callable=top_p,  # (groups,) scores in the order of arrival -> (groups,) bool, such as partial(top_p, p=.9)
     score:Callable=outcome_std,  # Batch -> (episodes,) score of each episode's group; NaN: never kept
@@ -162,13 +162,13 @@ def keep_groups(b:Batch,    # episodes
     return _keep_groups(b, choose, score, include_zero, 'keep_groups')
 
 @curation('drop', 'group', 'all but the share of groups with the largest deviation',
-          'Wang et al., 2025, RAGEN (StarPO-S), arXiv 2504.20073 (code read)')
+    'Wang et al., 2025, RAGEN (StarPO-S), arXiv 2504.20073 (code read)')
 def starpo_s(b:Batch, share:float=.25,  # of all groups; 1: everything stays
     score:Callable=outcome_std,  # Batch -> (episodes,) score of each episode's group
     faithful:bool=False)->Batch:  # True: int(share*groups) may be 0, which leaves nothing
     "Drop all but the share of groups whose outcomes differ most (StarPO-S)."
     return b if share == 1 else _keep_groups(b, partial(top_share, share=share, least=0 if faithful else 1), score,
-                                             True, 'starpo_s')
+        True, 'starpo_s')
 
 @recipe('Wang et al., 2025, RAGEN, arXiv 2504.20073')
 def starpo_s_recipe():
@@ -176,7 +176,7 @@ def starpo_s_recipe():
     from agentlab.credit.critics import gae
     from agentlab.train.critic import Critic
     return dict(credit=partial(gae, level='turn', gamma=1., lam=1.), critic=Critic, curate=starpo_s,
-                objective_args=dict(low=.2, high=.28))
+        objective_args=dict(low=.2, high=.28))
 
 @recipe('RAGEN-2, 2026, arXiv 2604.06268')
 def ragen2_recipe():
@@ -188,12 +188,12 @@ def is_void(text:str)->bool:  # what the agent said in one turn
     return not re.search(r'```.*?```', text, re.DOTALL) and '\\boxed{' not in text
 
 @curation('mask', 'episode', 'a turn without code and without answer',
-          'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
+    'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
 def mask_void(b:Batch,  # episodes; turns need the column named next
     column:str='void')->Batch:  # turns column that is above 0 exactly where the turn is void; NaN counts as not void
     "Mask every episode that has a void turn (SimpleTIR)."
     void = need(b.turns, column, f'mask_void looks for turns.{column}', f"Let your environment give "
-                f"info['columns']['{column}'], or name another column, such as 'invalid'.") > 0
+        f"info['columns']['{column}'], or name another column, such as 'invalid'.") > 0
     return _mask_episodes(b, _any(b, void), 'mask_void')
 
 def _any(b, flag):
@@ -201,7 +201,7 @@ def _any(b, flag):
     return b.total(flag.double()) > 0
 
 @curation('drop', 'group', 'outcomes nearly equal, too easy or too hard, or cut short',
-          'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
+    'Xue et al., 2025, SimpleTIR, arXiv 2509.02479 (code read)')
 def simpletir_reject(b:Batch,  # episodes
     low:float=.1, high:float=.9,  # a group's share of successes must lie between, both included
     least_std:float=1e-3,  # a group's outcomes must deviate by so much
@@ -216,7 +216,7 @@ def simpletir_reject(b:Batch,  # episodes
 def simpletir_recipe():
     "Nothing is learned from an episode with a turn that neither calls nor answers"
     return dict(credit=grpo, curate=chain(simpletir_reject, mask_void),
-                objective_args=dict(low=.2, high=.28, dual=3.), max_turns=5)
+        objective_args=dict(low=.2, high=.28, dual=3.), max_turns=5)
 
 def roc_counts(positives:Tensor, negatives:Tensor,  # (any shape) float64: how many the group has
     keep:int, faithful:bool=False,  # how many to keep of both together; True: the two are rounded independently
@@ -238,9 +238,9 @@ def roc_penalty(b:Batch,  # episodes; turns need the three columns
 )->Tensor:                  # (episodes,) float64, 0 to 2
     "Share of tool answers that were errors (.5 without any), plus 1 if broken or unanswered, else the surplus."
     hint = ("Let your environment give it in info['columns'], or bring a penalty of your own: roc(batch, keep, "
-            "penalty=...).")
+        "penalty=...).")
     errors, broken, found = (need(b.turns, c, f'roc_penalty reads turns.{c}', hint).double()
-                             for c in (error, malformed, answers))
+        for c in (error, malformed, answers))
     calls, turns, pairs = map(b.total, ((~errors.isnan()).double(), torch.ones_like(found), found.nan_to_num()))
     ratio = torch.where(calls > 0, b.total(errors.nan_to_num())/calls, .5)
     return ratio + torch.where(_any(b, broken > 0) | (pairs == 0) | (turns == 0), 1, ((pairs - 1)/turns).clamp(max=1))
@@ -256,7 +256,7 @@ def _place(x, by)->Tensor:
     return rank(place.double(), by)
 
 @curation('drop', 'episode', 'failures at random and unclean successes, down to `keep` a group',
-          'Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722 (code read)')
+    'Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722 (code read)')
 def roc(b:Batch,          # episodes, more per group than are trained
     keep:int=16,          # episodes of a group that stay; a group with fewer is dropped
     penalty:Callable=roc_penalty,  # Batch -> (episodes,) how unclean, from 0
@@ -271,7 +271,7 @@ def roc(b:Batch,          # episodes, more per group than are trained
     large = ups + downs > keep
     if (large & (up + down != keep)).any():
         raise ValueError(f'keep={keep}: both fractions end in .5, so that {keep + 1} episodes would stay, which the '
-                         f'released code refuses. Use faithful=False, or an even keep.')
+            f'released code refuses. Use faithful=False, or an even keep.')
     # the least of draw/weight wins: sampling without replacement
     draw = -torch.rand(len(b), generator=_generator(b, seed, 'roc'), dtype=torch.float64).to(by.device).log()
     order = torch.where(good, penalty(b), 0) if faithful else draw*torch.where(good, penalty(b) + floor, 1)
@@ -282,23 +282,23 @@ def roc(b:Batch,          # episodes, more per group than are trained
 def roc_recipe():
     "Many episodes are played; some failures and the clean successes are learned from"
     return dict(credit=grpo, group_size=16, curate=chain(keep_mixed, partial(roc, keep=8)),
-                objective_args=dict(low=.2, high=.28))
+        objective_args=dict(low=.2, high=.28))
 
 @curation('mask', 'episode', 'ended by a budget',
-          'in the spirit of Yu et al., 2025, DAPO, arXiv 2503.14476 (overlong filtering)')
+    'in the spirit of Yu et al., 2025, DAPO, arXiv 2503.14476 (overlong filtering)')
 def mask_truncated(b:Batch)->Batch:  # episodes
     "Mask every episode that a budget of turns or tokens has ended."
     return _mask_episodes(b, b.episodes.truncated, 'mask_truncated')
 
 @curation('mask', 'episode', 'an answer of `longest` tokens or more',
-          'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
+    'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
 def mask_overlong(b:Batch, longest:int,  # tokens of a context window, without what stood before the first action
 )->Batch:
     "Mask every episode with a context window that went on for `longest` tokens or more behind its prompt."
     if longest < 1: raise ValueError(f'longest={longest}: give the number of tokens from which an answer is too long')
     row, position = b.tokens.row, b.tokens.position
     end, start = (group_sum(torch.ones_like(row).double(), row)[b.actions],
-                  group_min(position[b.actions].double(), row[b.actions]))
+        group_min(position[b.actions].double(), row[b.actions]))
     return _mask_episodes(b, _of_episodes(b, end - start >= longest) > 0, 'mask_overlong')
 
 def repeats(ids:Tensor,  # (tokens,) int64
@@ -317,7 +317,7 @@ def repeats(ids:Tensor,  # (tokens,) int64
     return group_sum(whole, gram)*whole
 
 @curation('mask', 'episode', 'some n-gram said `times` times or more',
-          'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
+    'Qin et al., 2025, SPEAR (Dr.BoT), arXiv 2509.22601 (code read)')
 def mask_repeated(b:Batch, n:int=20,  # tokens of an n-gram
     times:int=10)->Batch:  # occurrences, overlapping ones included, that are too many
     "Mask every episode that says some n-gram of sampled tokens too often."
@@ -335,10 +335,10 @@ def dr_bot(b:Batch, longest:int,  # it masks and drops, so it has no mark of its
 def dr_bot_recipe():
     "Endless, unfinished and repetitive episodes are only counted, and groups that hardly differ are left out"
     return dict(credit=dr_grpo, curate=partial(dr_bot, longest=256), objective_args=dict(low=.2, high=.28),
-                loss_per=64.)
+        loss_per=64.)
 
 @curation('mask', 'turn', 'the turns with the lowest entropy',
-          'in the spirit of Li et al., 2025, DART-GUI, arXiv 2509.23866')
+    'in the spirit of Li et al., 2025, DART-GUI, arXiv 2509.23866')
 def mask_certain(b:Batch,  # episodes; tokens need `entropy`
     share:float=.8,        # of all turns of the batch
     faithful:bool=False,   # True: ordered by the sum of a turn's entropies, as in the lines that were commented out
@@ -353,7 +353,7 @@ def mask_certain(b:Batch,  # episodes; tokens need `entropy`
     return _mask(b, b.spread(~keep), 'mask_certain')
 
 @curation('mask', 'token', 'of another part of the reply than those named',
-          'in the spirit of the loss masks of agentic training at large')
+    'in the spirit of the loss masks of agentic training at large')
 def only_parts(b:Batch,  # episodes; tokens need `part`
     parts:tuple=('thought', 'action', 'call'))->Batch:  # names of PART_CODES that stay in the loss
     "Mask the tokens of every other part. Raises ValueError where no parts were recorded."
@@ -362,13 +362,13 @@ def only_parts(b:Batch,  # episodes; tokens need `part`
     return _mask(b, ~b.of_part(*parts), f'only_parts({", ".join(parts)})')
 
 @curation('mask', 'turn', 'a few at random, so that the rest can be divided',
-          'in the spirit of Chen et al., 2025, IterResearch (EAPO), arXiv 2511.07327')
+    'in the spirit of Chen et al., 2025, IterResearch (EAPO), arXiv 2511.07327')
 def keep_multiple(b:Batch, of:int,  # number of workers
     seed:int=0)->Batch:  # of the draw, together with the training step
     "Mask random turns until the number of turns in the loss is a multiple of `of`."
     if of < 1: raise ValueError(f'of={of}: give the number of workers, from 1')
     counts = torch.zeros(len(b.turns), device=b.turns.episode.device).index_add(0, b.action_turn,
-                                                                                b.action('weight').float()) > 0
+        b.action('weight').float()) > 0
     n = int(counts.sum())//of*of
     draw = torch.rand(len(b.turns), generator=_generator(b, seed, 'keep_multiple')).to(counts.device)
     return _mask(b, b.spread(~_best(torch.where(counts, draw, -1), n)), 'keep_multiple')
@@ -381,6 +381,6 @@ def filter_table(filters:dict)->str:  # name -> marked function -> Markdown
     "What each filter removes, from what, and whether statistics still count it."
     counted = dict(mask='still count it', drop='do not', resample='count what came instead')
     lines = [f'| `{name}` | {f.does} | {f.unit} | {f.removes} | {counted[f.does]} | {f.paper} |'
-             for name, f in filters.items()]
+        for name, f in filters.items()]
     return '\n'.join(['| filter | does | to each | that is | statistics | paper |', '|---|---|---|---|---|---|',
-                      *lines])
+        *lines])

@@ -47,8 +47,8 @@ def step_pairs(trees: Trees, found=None, visits: int = 2,  # an action counts th
             if not pair or pair[0].q - pair[1].q < gap: continue
             number, side = node.game.group << 20 | k, node.game.side
             made += [Episode([Turn(0, node.game.step.observation, n.text, side.context, n.said.ids, n.said.logprobs,
-                                   n.said.entropies, reward=n.q, state=node.game.step.info.get('state'))],
-                             number, number, side.seat, n.q) for n in pair]
+                      n.said.entropies, reward=n.q, state=node.game.step.info.get('state'))],
+                number, number, side.seat, n.q) for n in pair]
     return made
 
 class Choosing:
@@ -62,7 +62,7 @@ class Choosing:
         seeds = [seeds]*len(contexts) if isinstance(seeds, int) else seeds
         many = [context for context in contexts for _ in range(self.k)]
         said = self.sampler.sample(many, max_tokens, *arguments, **how,
-                                   seeds=[derive(seed, 'candidate', j) for seed in seeds for j in range(self.k)])
+            seeds=[derive(seed, 'candidate', j) for seed in seeds for j in range(self.k)])
         scores = torch.as_tensor(self.score(many, said)).reshape(-1, self.k)
         return [said[i*self.k + j] for i, j in enumerate(scores.argmax(1).tolist())]
 
@@ -90,7 +90,7 @@ def ways(trees: Trees, found: list)->list[Episode]:  # what `best_first` gave
     return [replace(e, game=e.group << 20) for node in found if node for e in node.game.episodes()]
 
 @curation('mask', 'turn', 'the likeliest and the least likely quarter of the actions',
-          'in the spirit of Xin et al., 2025, BFS-Prover-V2, arXiv 2509.06493')
+    'in the spirit of Xin et al., 2025, BFS-Prover-V2, arXiv 2509.06493')
 def mask_edges(b: Batch, low: float = .25, high: float = .75,  # shares of the turns, from 0 to 1: those between stay
 )->Batch:
     "Mask the turns whose log-perplexity, under the policy that played, is below or above these quantiles of all."

@@ -99,7 +99,7 @@ def hcsp_recipe():
     from agentlab.selfplay.league import League
     from agentlab.train.critic import Critic
     return dict(credit=partial(gae, level='turn', gamma=.99, lam=.95), critic=Critic, rollout=play_levels,
-                kl=near_skills, kl_coef=.01, memory=partial(League, mirror=0., due=settled))
+        kl=near_skills, kl_coef=.01, memory=partial(League, mirror=0., due=settled))
 
 def fast_score(logp: float, prior: float, demand: bool)->float:
     "Of a macro action: mean log-probability of its words + ratio x prior, which decides where nothing is demanded."

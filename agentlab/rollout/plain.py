@@ -62,10 +62,10 @@ class Side:
         "Add the sampled action as a turn; `read` is what a format knows of it: parts, acted, inserted."
         reward, self.unplaced = self.unplaced, 0.
         self.turns.append(Turn(t, self.observation, text, self.new, completion.ids, completion.logprobs,
-                               completion.entropies, reward, state, window=self.window, **read))
+            completion.entropies, reward, state, window=self.window, **read))
         # not every sampler looks
         self.turns[-1].top_ids, self.turns[-1].top_logps = (getattr(completion, name, None) or []
-                                                            for name in ('top_ids', 'top_logps'))
+            for name in ('top_ids', 'top_logps'))
         version = getattr(completion, 'version', None)  # of the weights that spoke, where play runs ahead
         if version is not None: self.turns[-1].columns['version'] = version
         place, forced = self.turns[-1].inserted or (0, [])
@@ -76,7 +76,7 @@ class Game:
     "A live game: its environment, its seats, and why it ended."
     def __init__(self, env, group: int, number: int, seed: int, task, sample_seed: int):
         self.env, self.group, self.number, self.seed, self.task, self.sample_seed = (env, group, number, seed, task,
-                                                                                     sample_seed)
+            sample_seed)
         self.sides = {seat: Side(seat) for seat in env.seats}
         self.step, self.t, self.over, self.truncated, self.error, self.final = None, 0, False, False, None, ''
         self.answer = None
@@ -129,7 +129,7 @@ class Game:
         "One episode per seat."
         won = self.wins()
         return [Episode(s.turns, self.group, self.number, seat, s.outcome, won[seat], self.truncated, self.error,
-                        self.task, self.final, answer=self.answer, **facts) for seat, s in self.sides.items()]
+            self.task, self.final, answer=self.answer, **facts) for seat, s in self.sides.items()]
 
 from ..env.protocol import EnvError, Step
 
@@ -140,19 +140,19 @@ def admit(step, seats: tuple,  # whatever an environment returned; of the enviro
     "Every answer of an environment passes here, inside the guard. Raises EnvError that names what is wrong with it."
     if not isinstance(step, Step):
         raise EnvError(f'the environment returned {type(step).__name__}, not a Step. Return Step(seat, observation, '
-                       f'reward, done, info).')
+            f'reward, done, info).')
     for part, kind in dict(observation=str, reward=dict, info=dict).items():
         if not isinstance(getattr(step, part), kind):
             raise EnvError(f'{part} is {_brief(getattr(step, part))}, not a {kind.__name__}. Return Step(seat, '
-                           f'observation, reward, done, info).')
+                f'observation, reward, done, info).')
     done, info = _flag('done', step.done), dict(step.info)
     if step.seat not in seats and not done:
         raise EnvError(f'it is the turn of seat {_brief(step.seat)}, but the seats are {seats}')
     checks = dict(invalid=_flag, truncated=_flag, fresh=_flag, cost=_number, milestone=_number, answer=_text,
-                  columns=_columns, state=_state, success=partial(_success, seats=seats))
+        columns=_columns, state=_state, success=partial(_success, seats=seats))
     info |= {name: check(f'info[{name!r}]', info[name]) for name, check in checks.items() if name in info}
     return Step(step.seat, _text('observation', step.observation), _by_seat('reward', step.reward, _number, seats),
-                done, info)
+        done, info)
 
 def _brief(value)->str:
     "A value in a message, however it is made."
@@ -175,7 +175,7 @@ def _text(name: str, value)->str|None:
     try: value.encode()
     except UnicodeEncodeError as e:
         raise EnvError(f'{name} holds half a character (a lone surrogate) at place {e.start}. Decode with '
-                       f'errors="replace".') from None
+            f'errors="replace".') from None
     return value
 
 def _by_seat(name: str, given: dict, check, seats: tuple)->dict:
@@ -210,7 +210,7 @@ def side_by_side(calls: list, workers: int,  # functions without arguments that 
     limit: float|None = None)->list:  # seconds for one call; None: no limit -> what each returned, or a TimeoutError
     "Run the calls in threads. One over its limit is left behind: it cannot be stopped, but nobody waits."
     answers, begun, todo, done, waiting = ([None]*len(calls), {}, deque(range(len(calls))), SimpleQueue(),
-                                           set(range(len(calls))))
+        set(range(len(calls))))
     def work():
         while todo:
             try: i = todo.popleft()
@@ -248,7 +248,7 @@ def call_all(games: list[Game], method: str, arguments: list[tuple],  # 'reset' 
     for i in posted:
         if not isinstance(answers[i], BaseException): answers[i] = guarded(games[i].env.collect)
     return [x if isinstance(x, BaseException) else guarded(partial(admit, x, game.env.seats))
-            for x, game in zip(answers, games)]
+        for x, game in zip(answers, games)]
 
 def guarded(call):  # function without arguments -> what it returned, or the exception it raised
     "A call that does not raise. Ctrl-C still does."
@@ -327,8 +327,8 @@ def new_games(env, seeds: list[int],  # an environment to clone, or a function t
             raise ValueError(f'{len(x)} {name} for {len(seeds)} seeds: give one per group')
     make = env.clone if hasattr(env, 'reset') and not isinstance(env, type) else env
     return [Game(make(), group, group*group_size + m, seeds[i], tasks[i] if tasks else None,
-                 derive(seed, 'sample', group, m))
-            for i, group in enumerate(groups) for m in range(group_size)]
+             derive(seed, 'sample', group, m))
+        for i, group in enumerate(groups) for m in range(group_size)]
 
 def receive_all(games: list[Game], answers: list,  # of `call_all`: a Step per game, or the exception it raised
     policy, system: str|None):
@@ -339,7 +339,7 @@ def within_budget(game: Game, policy, max_turns: int, max_tokens: int, token_bud
     "Whether the game may go on; a budget that has run out ends it as truncated."
     side = game.side
     spent = (game.t >= max_turns or (token_budget is not None and side.tokens >= token_budget)
-             or len(side.context) + max_tokens > policy.max_context)
+        or len(side.context) + max_tokens > policy.max_context)
     if spent:
         game.final = side.observation
         game.end(truncated=True)
@@ -362,7 +362,7 @@ def act_as_read(live: list[Game], policy, said: list,  # of `fitted_policy`; a C
         codes = codes_of(spoken, reading.spans)
         asked.append(plan(reading, game.env, how_read.tools))
         game.act(completion, policy.text(completion.ids), parts=codes[:place] + codes[place + len(ids):],
-                 inserted=inserted)
+            inserted=inserted)
     answers, made = carry_out(live, asked, limit, workers, bool(how_read.tools))
     for game, some, count in zip(live, asked, made): game.last_side.turns[-1].acted = acted(some[:count])
     return answers
@@ -404,7 +404,7 @@ def _forced(live, policy, replies, sampler, how)->dict:
     thoughts, tokenizer = policy.format.thoughts, policy.chat.tokenizer
     def cut(c):
         return c.ids[-1] != policy.end_id and thoughts.cut(spell(tokenizer, c.ids, policy.format.markers),
-                                                           policy.opened)[1].open
+            policy.opened)[1].open
     which = [i for i, c in enumerate(replies) if c.ids and cut(c)]
     if not which: return {}
     closing = thoughts.closing_ids(tokenizer)
@@ -422,7 +422,7 @@ class AsDrawn:
         for one in found if top_p < 1 else ():
             if getattr(one, 'truncated_logprobs', None) is None:
                 raise ValueError(f'top_p={top_p}, but {type(self.sampler).__name__} does not report log-probabilities '
-                                 f'after the cut: sample with top_p=1, or by a TorchSampler')
+                    f'after the cut: sample with top_p=1, or by a TorchSampler')
             one.logprobs = one.truncated_logprobs
         return found
 
@@ -445,10 +445,10 @@ class Scripted:
         said = [self.say(game) for game in self.games if not game.over]
         if len(said) != len(contexts):
             raise ValueError(f'{len(contexts)} contexts for {len(said)} games: give `begin` of this sampler to play as '
-                             f'on_reset=, and no format that samples twice')
+                f'on_reset=, and no format that samples twice')
         own = [i for i, text in enumerate(said) if text is None]
         drawn = iter(self.sampler.sample([contexts[i] for i in own], seeds=[seeds[i] for i in own], **how) if own
-                     else ())
+            else ())
         return [next(drawn) if text is None else spelt(self.policy, text) for text in said]
 
 def spelt(policy, text: str):

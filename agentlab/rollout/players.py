@@ -14,8 +14,8 @@ from random import Random
 from ..episodes import Episode, atomic, derive, state_key
 from ..policy.formats import whole_reply
 from ..policy.guide import suited, told
-from .plain import (Game, call_all, guarded, new_games, receive_all, side_by_side, spelt,
-                                    within_budget)
+from agentlab.rollout.plain import (Game, call_all, guarded, new_games, receive_all, side_by_side, spelt,
+    within_budget)
 
 def cast(players,  # None, {seat: player}, or a list with one such dictionary per group
     seats: tuple, groups: int,  # number of groups
@@ -30,11 +30,11 @@ def cast(players,  # None, {seat: player}, or a list with one such dictionary pe
             if seat not in seats: raise ValueError(f'players names the seat {seat!r}, but the seats are {seats}')
             if not callable(player) and not hasattr(player, 'sampler'):
                 raise ValueError(f'the player of seat {seat!r} is {player!r}: give a policy, or a function (env, '
-                                 f'generator) -> text')
+                    f'generator) -> text')
             if vocabulary and hasattr(player, 'tokenizer') and len(player.tokenizer) != vocabulary:
                 raise ValueError(f'the player of seat {seat!r} has {len(player.tokenizer)} tokens and the policy '
-                                 f'{vocabulary}: it was made for another vocabulary. Take a player with the same '
-                                 f'tokenizer.')
+                    f'{vocabulary}: it was made for another vocabulary. Take a player with the same '
+                    f'tokenizer.')
     return each
 
 def play_players(
@@ -54,7 +54,7 @@ def play_players(
     chosen = cast(players, games[0].env.seats, len(seeds))
     who = {game.number: chosen[i//group_size] for i, game in enumerate(games)}
     table, how = Table(policy, sampler, limit), dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p,
-                                                     stop=(policy.end_id,))
+        stop=(policy.end_id,))
     budget = dict(max_turns=max_turns, max_tokens=max_tokens, token_budget=token_budget)
     try:
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit, workers), policy, system)
@@ -69,7 +69,7 @@ def sided(episodes: list[Episode], players: dict, keep: bool)->list[Episode]:
     for episode in episodes:
         if episode.seat in players:
             episode.source, episode.policy = 'opponent', getattr(players[episode.seat], 'name',
-                                                                 getattr(players[episode.seat], '__name__', 'player'))
+                getattr(players[episode.seat], '__name__', 'player'))
     return [episode for episode in episodes if keep or episode.seat not in players]
 
 class Table:
@@ -90,7 +90,7 @@ class Table:
             else: self.retell(player, games, how, system)
         acted = [game for game in live if not game.over]
         receive_all(acted, call_all(acted, 'step', [(game.last_side.turns[-1].text,) for game in acted], self.limit,
-                                    workers), self.policy, system)
+            workers), self.policy, system)
     def knows(self, player)->bool:
         "Whether a player's tokenizer is the policy's."
         if id(player) not in self.known:
@@ -110,7 +110,7 @@ class Table:
         for game in games:
             side, turns = game.side, game.side.turns[game.side.begun:]
             ids = player.chat.again([t.observation for t in turns] + [side.observation], [t.text for t in turns],
-                                    told(game.env, player.chat, side.seat, system))
+                told(game.env, player.chat, side.seat, system))
             if len(ids) + how['max_tokens'] > player.max_context:
                 game.end(truncated=True)
                 continue
@@ -137,7 +137,7 @@ class Replayed:
                 self.moves[state_key(told['state'])] = str(told['move'])
             except (ValueError, KeyError, TypeError):
                 raise ValueError(f'{path}, line {number}: {line[:60]!r} is no move. Write '
-                                 f'{{"state": ..., "move": "..."}}') from None
+                    f'{{"state": ..., "move": "..."}}') from None
     def __call__(self, env, generator: Random)->str:
         state = env.facts()['state']
         if state_key(state) in self.moves: return self.moves[state_key(state)]
@@ -147,7 +147,7 @@ def keep_moves(episodes: list[Episode], path):
     "A file of what was done in which situation, for `Replayed`; of several moves in one situation the last counts."
     with atomic(Path(path)) as file:
         Path(file).write_text(''.join(json.dumps(dict(state=t.state, move=t.text)) + '\n'
-                                      for e in episodes for t in e.turns), encoding='utf-8')
+            for e in episodes for t in e.turns), encoding='utf-8')
 
 def transcript(episodes: list[Episode])->str:
     "A digest of games: who was told, said and was paid what, in which turn. Equal if and only if these are."

@@ -50,7 +50,7 @@ def _numbers(seeds, tasks, groups, rounds, name)->list:
     return groups
 
 @curation('resample', 'group', 'what a filter drops; a fresh task is played instead',
-          'Yu et al., 2025, DAPO, arXiv 2503.14476 (code read)')
+    'Yu et al., 2025, DAPO, arXiv 2503.14476 (code read)')
 def dynamic_sampling(policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,  # as for `play`
     keep:Callable=keep_mixed,  # a filter that drops, Batch -> Batch; a group that it leaves is accepted
     rounds:int=10,          # at most so many, the first one included
@@ -64,16 +64,16 @@ def dynamic_sampling(policy, env, seeds:list, group_size:int=1, tasks:list=None,
     groups = _numbers(seeds, tasks, groups, rounds, 'rounds')
     if tasks is not None and fresh is None:
         raise ValueError('dynamic_sampling was given tasks, and needs fresh=function of a seed that returns '
-                         'another one')
+            'another one')
     def again(r, left):
         new = [seeds[i] if r == 0 else derive(seed, 'fresh', r, groups[i]) for i in left]
         those = None if tasks is None else [tasks[i] if r == 0 else fresh(s) for i, s in zip(left, new)]
         return rollout(policy, env, new, group_size, those, [groups[i] for i in left], seed=derive(seed, 'round', r)
-                       if r else seed, **how)
+            if r else seed, **how)
     episodes, left = _until(groups, rounds, again, _passing(keep))
     if left and faithful:
         raise ValueError(f'after rounds={rounds} there are {len(left)} of {len(groups)} groups without an accepted '
-                         f'one. Allow more rounds, or make the tasks easier or harder.')
+            f'one. Allow more rounds, or make the tasks easier or harder.')
     return episodes
 
 @recipe('Yu et al., 2025, DAPO, arXiv 2503.14476')
@@ -82,10 +82,10 @@ def dapo_recipe():
     from agentlab.credit.group_baselines import grpo
     from agentlab.reward.shaping import overlong
     return dict(credit=grpo, objective_args=dict(low=.2, high=.28, dual=10.),
-                rollout=partial(dynamic_sampling, rounds=3), reward=partial(overlong, longest=256, buffer=64))
+        rollout=partial(dynamic_sampling, rounds=3), reward=partial(overlong, longest=256, buffer=64))
 
 @curation('resample', 'group', 'groups without any success; the same task is played again',
-          'in the spirit of ActiveVLN, 2025, arXiv 2509.12618')
+    'in the spirit of ActiveVLN, 2025, arXiv 2509.12618')
 def retry_failures(policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,  # as for `play`
     attempts:int=2, rollout:Callable=play,  # at most so many, the first one included; plays an attempt
     seed:int=0, **how       # further arguments of the rollout
@@ -95,7 +95,7 @@ def retry_failures(policy, env, seeds:list, group_size:int=1, tasks:list=None, g
     def again(r, left):
         those = None if tasks is None else [tasks[i] for i in left]
         return rollout(policy, env, [seeds[i] for i in left], group_size, those, [groups[i] for i in left],
-                       seed=derive(seed, 'attempt', r) if r else seed, **how)
+            seed=derive(seed, 'attempt', r) if r else seed, **how)
     return _until(groups, attempts, again, lambda episodes: {e.group for e in episodes if e.success})[0]
 
 def refused(step)->bool:  # agentlab.env.Step: what the environment answered
@@ -132,7 +132,7 @@ def splice(old, new,  # completions: the failed turn, and what was said after th
     return type(new)(ids=join('ids'), logprobs=join('logprobs'), entropies=join('entropies'), finish=new.finish)
 
 @curation('resample', 'turn', 'calls that the tool refuses; another one is said in their place',
-          'Xu et al., 2026, CLEANER, arXiv 2601.15141 (code read)')
+    'Xu et al., 2026, CLEANER, arXiv 2601.15141 (code read)')
 def with_rollback(
     # as for `play`; the environment needs clone()
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,
@@ -146,11 +146,11 @@ def with_rollback(
     whole_reply(format, 'with_rollback')
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, groups)
     sampler, budget = sampler or policy.sampler(), dict(max_turns=max_turns, max_tokens=max_tokens,
-                                                        token_budget=token_budget)
+        token_budget=token_budget)
     how, around = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p,
-                       stop=(policy.end_id,)), dict(limit=limit, workers=workers)
+        stop=(policy.end_id,)), dict(limit=limit, workers=workers)
     left = {id(g): repair.calls if random.Random(derive(g.sample_seed, 'repair')).random() < repair.probability else 0
-            for g in games}
+        for g in games}
     try:
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], **around), policy, system)
         while live := [g for g in games if not g.over and within_budget(g, policy, **budget)]:
@@ -175,7 +175,7 @@ def _try(live, policy, sampler, how, around, repair, left)->list:
         again = [i for i, ids in enumerate(dirty) if ids]
         if not again: break
         said = sampler.sample([dirty[i] for i in again],
-                              seeds=[derive(live[i].sample_seed, live[i].t, 'again', k) for i in again], **how)
+            seeds=[derive(live[i].sample_seed, live[i].t, 'again', k) for i in again], **how)
         for i, new in zip(again, said):
             guarded(live[i].env.close)
             live[i].env, left[id(live[i])] = before[i].clone(), left[id(live[i])] - 1

@@ -19,8 +19,8 @@ from ..episodes import Episode, derive, state_key
 from ..policy.formats import fitted_policy
 from ..policy.guide import suited
 from .branching import own_luck
-from .plain import (Game, act_round, call_all, guarded, new_games, receive_all, spelt,
-                                    within_budget)
+from agentlab.rollout.plain import (Game, act_round, call_all, guarded, new_games, receive_all, spelt,
+    within_budget)
 from ..settings import in_parts
 
 @dataclass(eq=False)
@@ -131,7 +131,7 @@ class _Rounds:
         self.policy, self.system, longest = fitted_policy(policy, format, games, system, max_tokens)
         self.sampler, self.width, self.propose, self.prior = sampler or policy.sampler(), width, propose, prior
         self.limit, self.how = limit, dict(max_tokens=longest, temperature=temperature, top_p=1.,
-                                           stop=(self.policy.end_id,))
+            stop=(self.policy.end_id,))
         self.most = dict(steps=steps, tokens=tokens)
         self.budget = dict(max_turns=max_turns, max_tokens=longest, token_budget=None)
         receive_all(games, call_all(games, 'reset', [(g.seed, g.task) for g in games], limit), self.policy, self.system)
@@ -167,7 +167,7 @@ class _Rounds:
             for one in said: found.setdefault(self.policy.text(one.ids), []).append(one)
             logps, counts = [sum(same[0].logprobs) for same in found.values()], [len(same) for same in found.values()]
             node.children = [Node(node, same[0], text, prior, logp, node.tree) for (text, same), prior, logp
-                             in zip(found.items(), self.prior(logps, counts), logps)]
+                in zip(found.items(), self.prior(logps, counts), logps)]
     def enter(self, nodes: list[Node]):
         "Go to these places: each does what was said on a copy of the game above it."
         for node in nodes: node.game = self.fork(node.parent.game, node.tree, node.parent.children.index(node))
@@ -237,7 +237,7 @@ class Trees(_Rounds):
                     if n.over: self.tell(n, dict.fromkeys(n.game.sides, 0.), 1.)
                     if n.over: self.played[n.tree].append((n, n.game))
                 nodes = [max((child for child in n.children if not child.shut), key=partial(uct, n, c=c))
-                         for n in nodes if not n.shut]
+                    for n in nodes if not n.shut]
     def best_first(self, rounds: int,  # places that are opened in each tree, at most
         score: Callable = by_logp,  # node -> how promising it is
     )->list:  # for each tree the node whose game was won, or None
@@ -292,8 +292,8 @@ def edges(root: Node)->list[dict]:
     "A tree's actions as rows: text, visits, mean return, whether it would be chosen, and its place."
     number = {node: i for i, node in enumerate(root.below())}
     return [dict(node=i, parent=number[node.parent], depth=len(node.path) - len(root.path), action=node.text,
-                 prior=node.prior, visits=node.visits, q=node.q, chosen=node is node.parent.best, over=node.over,
-                 won=node.won) for node, i in number.items() if node is not root]
+        prior=node.prior, visits=node.visits, q=node.q, chosen=node is node.parent.best, over=node.over,
+        won=node.won) for node, i in number.items() if node is not root]
 
 def tree_figure(root: Node, height: int = 420, deepest: int = 8,  # pixels; levels that are drawn at once
 ):                     # a plotly figure
@@ -304,7 +304,7 @@ def tree_figure(root: Node, height: int = 420, deepest: int = 8,  # pixels; leve
     if not rows: raise ValueError('the tree has no visits yet: grow it first')
     labels = ['▸ '*row['chosen'] + escape(row['action'][:80]) for row in rows]
     hover = [f"{row['visits']} visits<br>Q {row['q']:.2f}<br>prior {row['prior']:.2f}" + '<br>won'*row['won']
-             for row in rows]
+        for row in rows]
     figure = go.Figure(go.Icicle(ids=['0', *(str(row['node']) for row in rows)], labels=['root', *labels],
         parents=['', *(str(row['parent']) for row in rows)], values=[root.visits, *(row['visits'] for row in rows)],
         hovertext=[f'{root.visits} visits', *hover], hoverinfo='label+text', branchvalues='total', maxdepth=deepest,
@@ -338,6 +338,6 @@ class Replayed(Wrapper):
             getattr(twin, method)(*given)
             if twin.past[-1][2] != said:
                 raise EnvError(f'{self.env.name} answers differently when {method} is replayed: {said[:80]!r}, then '
-                               f'{twin.past[-1][2][:80]!r}. Take a seed for all that is drawn.')
+                    f'{twin.past[-1][2][:80]!r}. Take a seed for all that is drawn.')
         twin.replayed = sum(method == 'step' for method, *_ in self.past)
         return twin

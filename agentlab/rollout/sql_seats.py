@@ -65,7 +65,7 @@ class SqlSeats(Wrapper):
     def validator(self, action):
         said, true = tidy(action), 'yes' if self.now.info['success'] else 'no'
         return self.say('Right.' if said == true else 'Wrong.', float(said == true), over=True,
-                        invalid=said not in ('yes', 'no'))
+            invalid=said not in ('yes', 'no'))
     def expert(self, noise=0., generator=None):
         "The validator knows, the generator is the inner demonstrator, and a grounder in a hurry names every table."
         if self.moves == 'validator': return 'yes' if self.now.info['success'] else 'no'
@@ -131,7 +131,7 @@ def mars_sql_recipe():
     from agentlab.credit.group_baselines import grpo
     half = partial(half_cosine, first=.5, last=.5)
     return dict(credit=grpo, rollout=play_taught, shape=partial(mixed, mu=half), objective=beside_imitation,
-                group_size=3, minibatches=1, temperature=.6, max_tokens=32)
+        group_size=3, minibatches=1, temperature=.6, max_tokens=32)
 def answered_in_form(b:Batch)->torch.Tensor:
     "(turns,) on the last turn: .9 x outcome + .1 where every action could be read."
     formed = 1 - group_max(b.turns.invalid.double(), b.turns.episode)
@@ -141,4 +141,4 @@ def datamind_recipe():
     "Imitation fades into reinforcement along half a cosine, both in one optimiser step"
     from agentlab.replay.demonstrations import grpo_split, play_beside_demonstration
     return dict(credit=grpo_split, rollout=play_beside_demonstration, reward=answered_in_form, shape=mixed,
-                objective=beside_imitation, group_size=5, minibatches=1, max_tokens=32)
+        objective=beside_imitation, group_size=5, minibatches=1, max_tokens=32)

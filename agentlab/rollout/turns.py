@@ -44,7 +44,7 @@ class TurnLimit(Wrapper):
             raise ValueError(f'limits={limits}: give whole numbers from 1, each larger than the one before')
         # the rule goes into run.json
         self.limits, self.grant, self.says, self.rule = (limits, grant, says,
-                                                         f'{limits} {getattr(grant, "__qualname__", grant)}')
+            f'{limits} {getattr(grant, "__qualname__", grant)}')
         self.t, self.granted, self.over = 0, 0, True
     @property
     def adds(self): return 'You read after every turn how many are left.' if self.says else ''
@@ -68,7 +68,7 @@ class TurnLimit(Wrapper):
         return step
     def vocabulary(self):
         return [*self.env.vocabulary(), *self.says.format(left='').replace('.', ' . ').split(),
-                *map(str, range(self.limits[-1] + 1))]
+            *map(str, range(self.limits[-1] + 1))]
 
 class Timed(Wrapper):
     "Measures every call of step: `columns['seconds']`."
@@ -89,10 +89,10 @@ def costs(b:Batch, *columns:str,  # turns columns to sum beside the usual ones; 
     if 'cost' in b.turns: own = dict(cost=b.turns.cost) | own
     spent = {'turns': len(b.turns), 'tokens sampled': len(b.actions), 'tokens in all': len(b.tokens)}
     total = pd.Series(spent | {name: x.double().nan_to_num().sum().item() for name, x in own.items()}, name='total',
-                      dtype=float)
+        dtype=float)
     wins = int(b.episodes.success.sum())
     return pd.DataFrame({'total': total, 'per episode': total/max(len(b), 1), 'per success': total/wins if wins
-                         else math.inf})
+        else math.inf})
 
 def expert_turns(env, most:int=1000)->int:  # a world just reset, with an expert; where it is given up
     "The turns in which the expert ends this game, on a clone. Raises ValueError if it never does."
@@ -100,7 +100,7 @@ def expert_turns(env, most:int=1000)->int:  # a world just reset, with an expert
     for turn in range(1, most + 1):
         if twin.step(twin.expert()).done: return turn
     raise ValueError(f'{env.name}: the expert has not ended the game in {most} turns. Give a larger `most`, or another '
-                     f'limit')
+        f'limit')
 
 class ExpertLimit(TurnLimit):
     "Ends a game after `factor` times the turns of its expert, silently (in the spirit of ActiveVLN)."
@@ -127,7 +127,7 @@ def scaling_inter(step:int,  # updates behind the policy
         raise ValueError(f'every={every}, turns={turns}: give an interval from 1 and at least one number of turns')
     if resumed is not None and not faithful:
         raise ValueError(f'resumed={resumed}: only the released counter depends on it; add faithful=True or '
-                         f'leave it out')
+            f'leave it out')
     if resumed is not None and not 0 <= resumed <= step:
         raise ValueError(f'resumed={resumed}, step={step}: a run is resumed at an update from 0 to the present one')
     last, stage = len(turns) - 1, step//every
@@ -163,10 +163,10 @@ def play_apart(policy, env, seeds:list, group_size:int=1, tasks:list=None, group
     world = env if hasattr(env, 'reset') and not isinstance(env, type) else env()
     tasks = tasks or [world.tasks(world.split, 1, seed)[0] for seed in seeds]
     members = [(derive(seed, 'member', m), task, group*group_size + m) for seed, task, group
-               in zip(seeds, tasks, groups or range(len(seeds))) for m in range(group_size)]
+        in zip(seeds, tasks, groups or range(len(seeds))) for m in range(group_size)]
     own, tasks, numbers = map(list, zip(*members))
     return [replace(episode, group=episode.group//group_size)
-            for episode in play(policy, env, own, 1, tasks, numbers, **how)]
+        for episode in play(policy, env, own, 1, tasks, numbers, **how)]
 
 @recipe('MUA-RL, 2025, arXiv 2508.18669')
 def mua_rl_recipe():
@@ -209,4 +209,4 @@ def ufo_recipe():
     from agentlab.train.critic import Critic
     play_ufo = partial(play_again, around=UnaryFeedback)
     return dict(credit=gae, critic=Critic, objective=partial(entropy_bonus, coefficient=.001, low=.2, high=.28),
-                curate=starpo_s, groups=8, group_size=16, rollout=play_ufo, test_rollout=play_ufo)
+        curate=starpo_s, groups=8, group_size=16, rollout=play_ufo, test_rollout=play_ufo)

@@ -14,13 +14,13 @@ from ..recipe import recipe
 from .plain import play, within_budget
 
 note = ('The context is nearly full and will be cleared. Write down all that is needed to go on: what you have found '
-        'out, what you have done, what is left to do.')
+    'out, what you have done, what is left to do.')
 
 def makes_windows(policy, who:str):
     "Refuse a chat that opens windows, for a rollout that does so by itself."
     if getattr(policy.chat, 'rewrites', False) == 'window':
         raise ValueError(f"{who} opens windows of its own, and so does Chat(rewrites='window'): use rewrites=True, or "
-                         f"play")
+            f"play")
 
 def with_summaries(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,  # as for `play`
@@ -42,9 +42,9 @@ def with_summaries(
     def sum_up(games):
         full = [g for g in games if not g.over and within_budget(g, policy, **budget) and _full(g, window, max_tokens)]
         _summarise(full, policy, sampler, how | dict(max_tokens=summary_tokens, stop=(policy.end_id,)), instruction,
-                   summaries, latest, system)
+            summaries, latest, system)
     played = play(policy, env, seeds, group_size, tasks, groups, sampler, limit=limit, workers=workers, seed=seed,
-                  step=step, name=name, system=system, on_round=sum_up, **budget, **how)
+        step=step, name=name, system=system, on_round=sum_up, **budget, **how)
     for turn in (turn for e in played for turn in e.turns): turn.columns.setdefault('summary', 0.)
     return played
 
@@ -52,7 +52,7 @@ def _full(game, window, max_tokens)->bool:
     "Whether the next action might not fit; never before the window has held one."
     side = game.side
     return (len(side.turns) > side.begun and not side.turns[-1].columns.get('summary')
-            and len(side.context) + max_tokens > window)
+        and len(side.context) + max_tokens > window)
 
 def _written(side)->int: return sum(t.columns.get('summary', 0.) > 0 for t in side.turns)
 
@@ -71,7 +71,7 @@ def _summarise(games, policy, sampler, how, instruction, summaries, latest, syst
             side.observation, side.new, side.context = heard, ids, kept + ids
     if not asked: return
     said = sampler.sample([side.context for _, side, _ in asked],
-                          seeds=[derive(g.sample_seed, g.t) for g, _, _ in asked], **how)
+        seeds=[derive(g.sample_seed, g.t) for g, _, _ in asked], **how)
     for (g, side, observation), completion in zip(asked, said):
         # no state: a summary is compared with nobody's action
         side.act(g.t, policy.text(completion.ids), completion, None)
@@ -86,4 +86,4 @@ def supo_recipe():
     "A full context is summed up, and the summary is trained"
     from agentlab.credit.group_baselines import grpo
     return dict(credit=grpo, rollout=partial(with_summaries, window=128, summary_tokens=16),
-                test_rollout=partial(with_summaries, window=128, summary_tokens=16))
+        test_rollout=partial(with_summaries, window=128, summary_tokens=16))

@@ -151,7 +151,7 @@ class Retrying:
             bad = [i for i, one in enumerate(found) if not self.good(one)]
             self.drawn += len(bad)
             again = self.sampler.sample([contexts[i] for i in bad], seeds=[derive(seeds[i], 'retry', k) for i in bad],
-                                        **how) if bad else ()
+                **how) if bad else ()
             for i, one in zip(bad, again): found[i] = one
         return found
 
@@ -163,7 +163,7 @@ def iterresearch_recipe():
     from agentlab.rollout.filters import keep_multiple
     played = partial(with_workspace, view=partial(laid_out, words=64, kept=64), remember=report_of, memory=('', ''))
     return dict(credit=eapo, objective=gspo_turn, curate=partial(keep_multiple, of=8), loss_per='turn',
-                rollout=played, test_rollout=played)
+        rollout=played, test_rollout=played)
 
 def stubbed(memory, turn, last:str, stub:str='...')->tuple:
     "Remember (a stub in place of the page, the action) of every turn."
@@ -188,7 +188,7 @@ def webagent(policy, env, seeds:list, stub:str='...',  # as for `with_workspace`
 def webagent_r1_recipe():
     "Stubs for earlier pages, and a loss that is the mean over episodes, turns and tokens"
     return dict(credit=partial(grpo, eps=1e-4), loss_per='nested', kl_coef=.001, rollout=webagent,
-                test_rollout=webagent)
+        test_rollout=webagent)
 
 def newest(task:str, memory, last:str)->str: return last or task  # a view of nothing else
 
@@ -228,7 +228,7 @@ def era_recipe():
     from agentlab.train.critic import Critic
     played = partial(with_workspace, remember=last_said)
     return dict(credit=era_gae, critic=partial(Critic, low=-4., high=10.), critic_warmup=3, reward=era_reward,
-                rollout=played, test_rollout=played)
+        rollout=played, test_rollout=played)
 
 def words_of(observation:str)->frozenset: return frozenset(observation.replace('.', ' ').split())
 

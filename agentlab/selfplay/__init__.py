@@ -7,30 +7,30 @@ __all__ = []
 
 # %% ../../nbs/selfplay/index.ipynb #3c4
 from ..settings import door
-from .exploitability import (action_logps, action_values, best_response, cfr, cfr_averages, game_tree,
-                                              game_value, legal_mass, match_regret, nash_conv, policy_strategy, reach,
-                                              strategy_player)
+from agentlab.selfplay.exploitability import (action_logps, action_values, best_response, cfr, cfr_averages, game_tree,
+    game_value, legal_mass, match_regret, nash_conv, policy_strategy, reach,
+    strategy_player)
 from .ratings import bradley_terry, cyclic_triples, hodge, log_odds, tally, wilson
 from .meta import (hard, linear, nash_sampler, pfsp, project, projected_replicator,
-                                    risk_averse_response, variance)
+    risk_averse_response, variance)
 from .snapshots import Snapshot, load_snapshot
 from .league import League, SeatBaseline, anybody, newest, spiral
 from .preferences import best_and_worst, inpo, pair_advantage, sppo, win_rate_reward, win_rates
 from .roles import marft, sampled_shapley, seating, shapley, shared_reward, without_one
 from .proposers import (ProposeHop, absolute_zero, hop_task, proposer_reward, search_self_play,
-                                         swe_self_play, trr_pp, verify)
+    swe_self_play, trr_pp, verify)
 from .cross_play import Tournament, heat_map, load_tournament, tournament
 from .oracles import (Drawn, Matches, Population, exact_answer, exact_match, fictitious,
-                                       load_population, mixed_strategy, mixture_strategy, naive, population_of, psro,
-                                       replicator, risk_averse, save_population)
+    load_population, mixed_strategy, mixture_strategy, naive, population_of, psro,
+    replicator, risk_averse, save_population)
 from .role_weights import Exchange, RoleWeights
 from .bugs import BugPool, bug_reward, higher_order
 from .search import (ProblemPool, SearchRoles, play_search, proposer_first, role_by_role,
-                                      search_fields, search_reward, search_scores, ssp)
+    search_fields, search_reward, search_scores, ssp)
 from .preferences import inpo_credit, sppo_credit
 from .role_weights import Observed, priced
 from .phrases import TalkedKuhn, bags, kmeans, latent_game, lifted, lspo, preferred
-from .peers import (Evolution, Messages, Pool, Trio, chairs, peer_rewards, play_peers, play_trio,
-                                     read_number)
+from agentlab.selfplay.peers import (Evolution, Messages, Pool, Trio, chairs, peer_rewards, play_peers, play_trio,
+    read_number)
 
 __getattr__ = door(__name__)

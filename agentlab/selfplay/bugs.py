@@ -51,9 +51,9 @@ def self_play(
     programs = [to_break(injector, seeds[i]) for i in fresh]
     how, number = how | dict(step=step, name=name), lambda i: groups[i]*(group_size + 1)
     made = play(policy, injector, [seeds[i] for i in fresh], group_size, programs, [number(i) for i in fresh],
-                seed=derive(seed, 'inject'), **how)
+        seed=derive(seed, 'inject'), **how)
     tasks = [(number(fresh[k//group_size]) + 1 + k % group_size, artifact_task(injector, episode))
-             for k, episode in enumerate(made)]
+        for k, episode in enumerate(made)]
     tasks = [one for one in tasks if one[1]] + [(number(i) + 1, bug) for i, bug in enumerate(bugs) if bug]
     numbers, tasks = zip(*tasks) if tasks else ((), ())
     tried = play(policy, env, list(numbers), tries, list(tasks), list(numbers), seed=derive(seed, 'solve'), **how)
@@ -75,7 +75,7 @@ def judged(made:list, tried:list,  # episodes of injectors and of solvers
     scores = {}
     for episode in tried:
         episode.columns |= dict(kind=kind_of(episode.task), order=float(episode.task.get('order', 1)), valid=torch.nan,
-                                solved=torch.nan)
+            solved=torch.nan)
         scores.setdefault(episode.group, []).append(torch.nan if episode.error else float(episode.success))
     for k, episode in enumerate(made):
         tries = scores.get(episode.group + 1 + k % group_size)
@@ -98,8 +98,8 @@ def bug_reward(b:Batch, alpha:float=.8,  # see `swe_self_play`
     invalid:float=-1.)->Tensor:  # (turns,) float64, on the last turn of every episode
     "Injectors: `swe_self_play` of the share that was mended. Solvers: 1 or -1."
     solved, valid = (need(b.episodes, column, 'bug_reward pays injectors by how their bugs fared',
-                          'Play with agentlab.selfplay.bugs.self_play.').nan_to_num(0.)
-                     for column in ('solved', 'valid'))
+             'Play with agentlab.selfplay.bugs.self_play.').nan_to_num(0.)
+        for column in ('solved', 'valid'))
     injected = swe_self_play(solved, valid > 0, alpha, invalid)
     return at_end(b, torch.where(b.episodes.seat == state_key('injector'), injected, swe_solver(b.episodes.success)))
 
@@ -134,14 +134,14 @@ class BugPool:
         generator = Random(derive(self.seed, 'bugs', step))
         drawn = [generator.random() < self.share for _ in range(self.groups)]
         return dict(group_args=dict(bugs=[self.bugs.pop(generator.randrange(len(self.bugs))) if wanted and self.bugs
-                                          else None for wanted in drawn]))
+            else None for wanted in drawn]))
     def read(self, batch:Batch, step:int)->Batch:
         "Take in what was left behind; the batch stays as it is."
         self.bugs = (self.bugs + [bug for bug in higher_order(batch) if bug['order'] <= self.deepest])[-self.most:]
         e = batch.episodes
         injector, mean = e.seat == state_key('injector'), lambda x: x.double().mean().item() if len(x) else None
         self.seen = dict(valid=mean(e.valid[injector]), solved=mean(e.success[e.order == 1]),
-                         solved_again=mean(e.success[e.order > 1]), pool=len(self.bugs))
+            solved_again=mean(e.success[e.order > 1]), pool=len(self.bugs))
         return batch
     def learn(self, row:dict)->dict: return self.seen
     def tensors(self)->dict:

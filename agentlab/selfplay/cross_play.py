@@ -51,14 +51,14 @@ class _Table:
         "DataFrame: a row for each player and each other, both seatings together; NaN where no game counts."
         import pandas as pd
         mine = self.matches.rename(columns=dict(first='player', second='other', paid_first='paid',
-                                                paid_second='paid_other'))
+            paid_second='paid_other'))
         theirs = mine.rename(columns=dict(player='other', other='player', wins='losses', losses='wins',
-                                          paid='paid_other', paid_other='paid'))
+            paid='paid_other', paid_other='paid'))
         both = pd.concat([mine, theirs[theirs.player != theirs.other]]).groupby(['player', 'other'])[[
             *COUNTS, 'paid', 'paid_other']].sum().reset_index()
         played = both.games.where(both.games > 0)
         return both.assign(rate=(both.wins + both.draws/2)/played, paid=both.paid/played,
-                           paid_other=both.paid_other/played)
+            paid_other=both.paid_other/played)
 
 @in_parts
 @dataclass(frozen=True, eq=False)
@@ -118,16 +118,16 @@ def games_of(seatings: list,  # of (first, second): names, the same two players 
     who = {name: load(name) for name in seatings[0]}
     if len({vocabulary_of(player.tokenizer) for player in who.values() if hasattr(player, 'sampler')}) > 1:
         raise ValueError(f'{" and ".join(map(repr, who))} have different vocabularies, and a policy reads the tokens '
-                         f'of the game: let those meet that have the same tokenizer')
+            f'of the game: let those meet that have the same tokenizer')
     lead = next((player for player in who.values() if hasattr(player, 'sampler')), Unread())
     n, seats = facts['games'], facts['seats']
     seeds = [derive(facts['seed'], 'deal', i) for i in range(n)]*len(seatings)
     players = [{seat: who[name] for seat, name in zip(seats, seating) if who[name] is not lead} for seating in seatings
-               for _ in range(n)]
+        for _ in range(n)]
     dealt = [tasks[i % len(tasks)] for i in range(n)]*len(seatings) if tasks else None
     how = {name: facts[name] for name in ('max_turns', 'max_tokens', 'temperature', 'top_p', 'system')}
     episodes = play_players(lead, env, seeds, 1, dealt, players=players, keep=True, limit=limit,
-                            seed=derive(facts['seed'], 'match', *seatings[0]), **how)
+        seed=derive(facts['seed'], 'match', *seatings[0]), **how)
     return [[episodes[2*i:2*i + 2] for i in range(k*n, k*n + n)] for k in range(len(seatings))]
 
 def fault(game: list)->str|None:
@@ -140,9 +140,9 @@ def count(games: list)->dict:
     won = [tuple(e.success for e in game) for game in games]
     wins, losses = won.count((True, False)), won.count((False, True))
     return dict(games=len(won), wins=wins, draws=len(won) - wins - losses, losses=losses,
-                truncated=sum(game[0].truncated for game in games),
-                paid_first=math.fsum(game[0].outcome for game in games),
-                paid_second=math.fsum(game[1].outcome for game in games))
+        truncated=sum(game[0].truncated for game in games),
+        paid_first=math.fsum(game[0].outcome for game in games),
+        paid_second=math.fsum(game[1].outcome for game in games))
 
 def meet(seatings: list, load, env, facts: dict, tasks: list|None, limit: float|None,  # as in `games_of`
 )->dict:  # (first, second) -> row of the table
@@ -154,9 +154,9 @@ def meet(seatings: list, load, env, facts: dict, tasks: list|None, limit: float|
     faults = [[fault(game) for game in games] for games in played]
     whole = [i for i in range(n) if not any(own[i] for own in faults)]
     whys = [f'{first} first, {second} second: {why}' for (first, second), own in zip(seatings, faults) for why in own
-            if why]
+        if why]
     return {seating: count([games[i] for i in whole]) | dict(faults=sum(map(bool, own)), reason=next(iter(whys), ''))
-            for seating, games, own in zip(seatings, played, faults)}
+        for seating, games, own in zip(seatings, played, faults)}
 
 def check_players(players: dict, seats: tuple, policy):
     "Refuse what can be refused before anything is played."
@@ -168,10 +168,10 @@ def check_players(players: dict, seats: tuple, policy):
         path = isinstance(player, (str, Path))
         if path and policy is None:
             raise ValueError(f'the player {name!r} is a path: give policy=, which lends its modules to the weights in '
-                             f'that file')
+                f'that file')
         if not path and not callable(player) and not hasattr(player, 'sampler'):
             raise ValueError(f'the player {name!r} is {player!r}: give a policy, a snapshot or its path, or a function '
-                             f'(env, generator) -> text')
+                f'(env, generator) -> text')
 
 def loader(players: dict, policy):
     "name -> player; a file is read when it is first needed, and one that fails is tried once."
@@ -200,8 +200,8 @@ def begun(known: Tournament|None, facts: dict)->Tournament:
     other = [name for name in facts if known.facts.get(name) != facts[name]]
     if other:
         raise ValueError(f'the known table has {other[0]}={known.facts.get(other[0])!r}, this tournament '
-                         f'{facts[other[0]]!r}: their games are not of one kind. Ask for the same, or begin a '
-                         f'new table.')
+            f'{facts[other[0]]!r}: their games are not of one kind. Ask for the same, or begin a '
+            f'new table.')
     return known
 
 def tournament(players: dict,  # name -> policy, snapshot, path of a snapshot, or function (env, generator) -> text
@@ -223,7 +223,7 @@ def tournament(players: dict,  # name -> policy, snapshot, path of a snapshot, o
     one = env.clone() if hasattr(env, 'reset') and not isinstance(env, type) else env()
     check_players(players, one.seats, policy)
     facts = dict(env=one.name, seats=list(one.seats), games=games, seed=seed, tasks=state_key(tasks) if tasks else None,
-                 max_turns=max_turns, max_tokens=max_tokens, temperature=temperature, top_p=top_p, system=system)
+        max_turns=max_turns, max_tokens=max_tokens, temperature=temperature, top_p=top_p, system=system)
     table, load = begun(known, facts), loader(players, policy)
     for seatings in asked_for(players, pairs, both):
         if all(table.known(*seating) for seating in seatings): continue
@@ -239,19 +239,19 @@ def heat_map(table: Tournament,
     names = list(rating_frame(bradley_terry(table.results())).player) if names is None else list(names)
     order = [table.players.index(name) for name in names]
     rate, games, lost = (table.square(column, empty)[order][:, order]
-                         for column, empty in (('rate', math.nan), ('games', 0.), ('faults', 0.)))
+        for column, empty in (('rate', math.nan), ('games', 0.), ('faults', 0.)))
     figure = go.Figure(go.Heatmap(z=[[None if math.isnan(x) else round(x, 3) for x in row] for row in rate.tolist()],
                                   x=names, y=names, zmin=0, zmax=1, colorscale='RdBu', xgap=2, ygap=2,
                                   colorbar=dict(title='points<br>per game')))
     for i, j in ((i, j) for i in range(len(names)) for j in range(len(names)) if i != j or games[i, j]):
         text = '✕' if not games[i, j] else f'{rate[i, j]:.2f}' + (f'<br>{games[i, j]:.0f}, {lost[i, j]:.0f} failed'
-                                                                  if lost[i, j] else f'<br>{games[i, j]:.0f}')
+            if lost[i, j] else f'<br>{games[i, j]:.0f}')
         figure.add_annotation(x=names[j], y=names[i], text=text, showarrow=False,
-                              font=dict(size=11, color='white' if abs(rate[i, j] - .5) > .3 else 'black'))
+            font=dict(size=11, color='white' if abs(rate[i, j] - .5) > .3 else 'black'))
     figure.update_yaxes(autorange='reversed', title='player',
-                        showgrid=False).update_xaxes(title='against', showgrid=False)
+        showgrid=False).update_xaxes(title='against', showgrid=False)
     return figure.update_layout(template='plotly_white', plot_bgcolor='#cfcfcf', width=640, height=520,
-                                margin=dict(l=60, r=20, t=20, b=45))
+        margin=dict(l=60, r=20, t=20, b=45))
 
 def load_tournament(path)->Tournament:
     "The table that `Tournament.save` wrote. Raises FileNotFoundError, or ValueError where it is something else."
@@ -260,8 +260,8 @@ def load_tournament(path)->Tournament:
     try:
         read = json.loads(Path(path).read_text(encoding='utf-8'))
         rows = {(first, second): {name: row[name] for name in (*COUNTS, *SUMS, 'reason')}
-                for first, second, row in read['rows']}
+            for first, second, row in read['rows']}
         return Tournament(dict(read['facts']), rows)
     except (ValueError, KeyError, TypeError) as e:
         raise ValueError(f'{path} is no table of a tournament ({type(e).__name__}: {e}). Give a file that '
-                         f'Tournament.save wrote.') from None
+            f'Tournament.save wrote.') from None

@@ -27,7 +27,7 @@ def anybody(rates:Tensor)->Tensor:
 
 metric('snapshots', 'older selves that a league holds', 'counted', 'snapshots')
 metric('opponent_rate', 'what the policy has won against those that it has met',
-       'mean over them; a tie counts one half', 'games, 0-1')
+    'mean over them; a tie counts one half', 'games, 0-1')
 
 class League:
     "Snapshots of the learner, who meets whom, and how it went: the memory of a self-play run."
@@ -43,7 +43,7 @@ class League:
             if x < 1: raise ValueError(f'{name}={x}: give a whole number from 1')
         if getattr(policy, 'roles', ()):
             raise TypeError(f'a league keeps snapshots of one set of weights, and {policy.name!r} has one for each '
-                            f'role: let such a policy play itself, without a league')
+                f'role: let such a policy play itself, without a league')
         if len(seats) < 2:
             raise ValueError(f'seats={seats}: self-play needs two seats or more; give those of the environment')
         self.policy, self.seed, self.seats, self.choose, self.mirror, self.every, self.most, self.groups = (
@@ -55,8 +55,8 @@ class League:
         "A new snapshot joins; the oldest leaves where there are too many."
         self.snapshots.append(Snapshot(self.policy, weights, f'snapshot {step}'))
         self.born, self.games, self.points = (self.born + [step],
-                                              torch.cat([self.games, torch.zeros(1, dtype=torch.float64)]),
-                                              torch.cat([self.points, torch.zeros(1, dtype=torch.float64)]))
+            torch.cat([self.games, torch.zeros(1, dtype=torch.float64)]),
+            torch.cat([self.points, torch.zeros(1, dtype=torch.float64)]))
         self.snapshots, self.born, self.games, self.points = (x[-self.most:] for x in (
             self.snapshots, self.born, self.games, self.points))
     def rates(self)->Tensor:
@@ -70,8 +70,8 @@ class League:
         seat = torch.randint(len(self.seats), (self.groups,), generator=generator).tolist()
         self.now = [-1 if alone[i] else who[i] for i in range(self.groups)]
         return dict(group_args=dict(players=[{} if k < 0
-                                             else {s: self.snapshots[k] for s in self.seats if s != self.seats[seat[i]]}
-                                             for i, k in enumerate(self.now)]))
+            else {s: self.snapshots[k] for s in self.seats if s != self.seats[seat[i]]}
+            for i, k in enumerate(self.now)]))
     def read(self, batch: Batch, step: int)->Batch:
         "Count what the learner won against its opponents; the batch stays as it is."
         e = batch.episodes
@@ -96,11 +96,11 @@ class League:
         "For a checkpoint: every snapshot's weights, and the counts."
         weights = {f'{i}.{name}': x for i, one in enumerate(self.snapshots) for name, x in one.weights.items()}
         return weights | dict(born=torch.tensor(self.born), games=self.games, points=self.points,
-                              recent=torch.tensor(self.recent, dtype=torch.float64))
+            recent=torch.tensor(self.recent, dtype=torch.float64))
     def restore(self, tensors: dict):
         "From a checkpoint."
         self.born, self.games, self.points = (tensors['born'].tolist(), tensors['games'].clone(),
-                                              tensors['points'].clone())
+            tensors['points'].clone())
         self.recent = tensors.get('recent', torch.zeros(0)).tolist()  # older checkpoints have none
         of = lambda i: {name.partition('.')[2]: x for name, x in tensors.items() if name.partition('.')[0] == str(i)}
         self.snapshots = [Snapshot(self.policy, of(i), f'snapshot {step}') for i, step in enumerate(self.born)]
@@ -125,7 +125,7 @@ class SeatBaseline:
         "The batch with `episodes.baseline`; then the averages have moved."
         e = batch.episodes
         start = torch.tensor([self.known.get(s, self.first) for s in e.seat.tolist()], dtype=torch.float64,
-                             device=e.outcome.device)
+            device=e.outcome.device)
         baseline, after = moving_baseline(e.outcome, same(e.seat), start, self.decay, self.update_first)
         self.known |= dict(zip(e.seat.tolist(), after.tolist()))  # of a repeated seat the last one
         return batch.with_episodes(baseline=baseline)
@@ -133,17 +133,17 @@ class SeatBaseline:
     def tensors(self)->dict:
         "For a checkpoint."
         return dict(seat=torch.tensor(list(self.known), dtype=torch.int64),
-                    value=torch.tensor(list(self.known.values()), dtype=torch.float64))
+            value=torch.tensor(list(self.known.values()), dtype=torch.float64))
     def restore(self, tensors: dict):
         "From a checkpoint."
         self.known = dict(zip(tensors['seat'].tolist(), tensors['value'].tolist()))
 
 @estimator('outcome of the episode', 'earlier games at the same seat: their moving average',
-           'every token of the episode', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119', needs=('baseline',))
+    'every token of the episode', 'Liu et al., 2025, SPIRAL, arXiv 2506.24119', needs=('baseline',))
 def spiral(b:Batch)->Tensor:  # episodes; episodes need `baseline` -> (action tokens,) float64
     "Outcome less its seat's moving average, for every token (SPIRAL, role-conditioned advantage estimation)."
     baseline = need(b.episodes, 'baseline', 'spiral compares with the baseline of a seat',
-                    'Give the recipe memory=agentlab.selfplay.SeatBaseline.')
+        'Give the recipe memory=agentlab.selfplay.SeatBaseline.')
     return b.spread((b.episodes.outcome.double() - baseline)[b.turns.episode])
 
 @recipe('Liu et al., 2025, SPIRAL, arXiv 2506.24119')

@@ -32,7 +32,7 @@ def pfsp(win_rates,  # (opponents,) my win rate against each, a tie counts half;
         raise ValueError(f'win_rates has shape {tuple(x.shape)}; give one rate per opponent, at least one')
     if ((x < 0) | (x > 1)).any():
         raise ValueError(f'win_rates={x.tolist()}: rates are from 0 to 1; for a payoff from -1 to 1 give (1 + '
-                         f'payoff)/2')
+            f'payoff)/2')
     weights = weigh(torch.where(x.isnan(), .5, x))
     if not ((weights >= 0) & (weights < torch.inf)).all():
         raise ValueError(f'weigh gave {weights.tolist()}; weights must be finite and from 0')
@@ -46,7 +46,7 @@ def _project(x, gamma):
     # >= below: a `free` lost in rounding leaves the first entry equal
     excess = (np.cumsum(ranked) - free)/np.arange(1, len(x) + 1)
     return np.maximum(x - gamma - excess[np.nonzero(ranked >= excess)[0][-1]],
-                      0) + gamma if free > 0 else np.full_like(x, gamma)
+        0) + gamma if free > 0 else np.full_like(x, gamma)
 
 def project(x,        # (n,) any finite numbers
     gamma:float=1e-6)->Tensor:  # least share, at most 1/n -> (n,) float64; sums to 1
@@ -70,7 +70,7 @@ def replicate(row,  # (rows, columns) what the row seat earns
     b = a.T if column is None else np.asarray(column, dtype=np.float64)
     if a.ndim != 2 or not a.size or a.shape != b.shape or not np.isfinite([a, b]).all():
         raise ValueError(f'row {a.shape} and column {b.shape} must be finite tables of one shape (square if only row '
-                         f'is given); for pairs that have not met fill in what you expect')
+            f'is given); for pairs that have not met fill in what you expect')
     x, y = (np.full(n, 1/n) for n in a.shape)
     for n in a.shape: check_gamma(gamma, n)
     yield x, y
@@ -116,7 +116,7 @@ def risk_averse_utility(payoff,  # (answers, opponents) what each answer earns a
     a, s = torch.as_tensor(payoff, dtype=torch.float64), torch.as_tensor(mixture, dtype=torch.float64)
     if a.ndim != 2 or s.shape != a.shape[1:]:
         raise ValueError(f'payoff {tuple(a.shape)} and mixture {tuple(s.shape)} do not fit; give (answers, opponents) '
-                         f'and (opponents,)')
+            f'and (opponents,)')
     if not a.isfinite().all() or not (s >= 0).all() or not abs(s.sum() - 1) < 1e-6:
         raise ValueError('payoff must be finite, and mixture probabilities that sum to 1')
     if not 0 <= aversion < float('inf'): raise ValueError(f'aversion={aversion!r}: give a finite number from 0')

@@ -45,7 +45,7 @@ def evaluated(p: Population, play: Callable)->Population:
         paid = torch.tensor([float(x) for x in play(p.rows[i], others[j])], dtype=torch.float64)
         if not paid.isfinite().all():
             raise ValueError(f'play gave {paid.tolist()} for row {i} against column {j}; every match must be played '
-                             f'before the shares can be found')
+                f'before the shares can be found')
         if p.columns is None: row[i, j], row[j, i] = (paid[0], paid[1]) if i != j else (paid.mean(), paid.mean())
         else: row[i, j], column[i, j] = paid
     return replace(p, row=row, column=row.T.clone() if p.columns is None else column)
@@ -61,7 +61,7 @@ def mixed(p: Population, meta: Callable)->Population:
 def grown(p: Population, oracle: Callable)->Population:
     "One more player on each side, who has met nobody yet."
     new = [oracle(0, p.others, p.shares[1], len(p.rows))] + ([] if p.columns is None
-                                                             else [oracle(1, p.rows, p.shares[0], len(p.columns))])
+        else [oracle(1, p.rows, p.shares[0], len(p.columns))])
     pad = lambda x: torch.nn.functional.pad(x, (0, 1, 0, 1), value=torch.nan)
     return Population((*p.rows, new[0]), None if p.columns is None else (*p.columns, new[1]), pad(p.row), pad(p.column))
 
@@ -117,7 +117,7 @@ def exact_match(tree: GameTree)->Callable:
 def exact_answer(tree: GameTree)->Callable:
     "`oracle` of `psro` for strategies: the best response."
     return lambda side, others, shares, number: best_response(tree, mixture_strategy(tree, others, shares),
-                                                              tree.seats[side])
+        tree.seats[side])
 
 def risk_averse(row: Tensor, column: Tensor, aversion: float = 0., steps: int = 1000)->tuple:
     "Fictitious play with risk-averse answers (in the spirit of arXiv 2205.15434; `aversion` is lambda, 1/payoff)."
@@ -157,7 +157,7 @@ def load_population(folder,  # of `save_population`
     if table is None:
         raise FileNotFoundError(f'there is no population in {folder}. Give a folder that save_population wrote.')
     rows, columns = (tuple(read(Path(folder)/f'{side}-{k}') for k in range(n))
-                     for side, n in zip(('row', 'column'), (len(table['row']), table['row'].shape[1]*table['two'])))
+        for side, n in zip(('row', 'column'), (len(table['row']), table['row'].shape[1]*table['two'])))
     return Population(rows, columns if table['two'] else None, table['row'], table['column'])
 
 def name_of(player)->str:
@@ -171,22 +171,22 @@ class Matches:
         known: Tournament|None = None,  # of an earlier run
         **how):             # for `tournament`
         self.env, self.games, self.seed, self.both, self.table, self.how, self.named = (env, games, seed, both, known,
-                                                                                        how, {})
+            how, {})
     def __call__(self, one, other)->tuple:
         "What both are paid a game. Raises ValueError where the match is missing."
         names = name_of(one), name_of(other)
         for name, player in zip(names, (one, other)):
             if not name or self.named.setdefault(name, player) is not player:
                 raise ValueError(f'two players have the name {name!r}: give every player of a population its own, as '
-                                 f'in Snapshot(policy, name=...)')
+                    f'in Snapshot(policy, name=...)')
         self.table = tournament(dict(zip(names, (one, other))), self.env, self.games, self.seed, [names], self.both,
-                                self.table, **self.how)
+            self.table, **self.how)
         rows = [(self.table.rows[pair], turned) for pair, turned in ((names, False), (names[::-1], True))
-                if pair in self.table.rows and (self.both or not turned)]
+            if pair in self.table.rows and (self.both or not turned)]
         holes = [row['reason'] for row, _ in rows if row['games'] < self.games]
         if holes: raise ValueError(f'the match of {names[0]!r} against {names[1]!r} is missing: {holes[0]}')
         paid = [(row['paid_second'], row['paid_first']) if turned else (row['paid_first'], row['paid_second'])
-                for row, turned in rows]
+            for row, turned in rows]
         return tuple(sum(x)/(self.games*len(rows)) for x in zip(*paid))
 
 class Drawn:
@@ -197,7 +197,7 @@ class Drawn:
         groups: int = 8):       # of an update
         if len(players) != len(shares) or not len(players):
             raise ValueError(f'{len(players)} players and {len(shares)} shares: give one share for each, and at least '
-                             f'one player')
+                f'one player')
         if seat is not None and seat not in seats: raise ValueError(f'seat={seat!r}: the game has {tuple(seats)}')
         self.seed, self.players, self.shares, self.seats, self.seat, self.groups = seed, tuple(
             players), torch.as_tensor(shares, dtype=torch.float64), tuple(seats), seat, groups
@@ -208,7 +208,7 @@ class Drawn:
         at = torch.randint(len(self.seats), (self.groups,), generator=generator).tolist()
         mine = [self.seats[k] if self.seat is None else self.seat for k in at]
         return dict(group_args=dict(players=[{seat: self.players[k] for seat in self.seats if seat != own}
-                                             for k, own in zip(who, mine)]))
+            for k, own in zip(who, mine)]))
     def read(self, batch: Batch, step: int)->Batch: return batch
     def learn(self, row: dict)->dict: return {}
     def tensors(self)->dict: return {}

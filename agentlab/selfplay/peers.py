@@ -37,7 +37,7 @@ def messages(policy, seats:tuple, tasks:list, seed:int, role:int, **how  # of `p
 )->tuple[list, list]:  # an episode for each task, with its `role`; the texts, '' where nothing was said
     "Everybody whose turn it is writes one message, side by side."
     played = play_players(policy, Messages(seats), [derive(seed, i) for i in range(len(tasks))], tasks=tasks,
-                          seed=derive(seed, role), **how)
+        seed=derive(seed, role), **how)
     found = [played[i*len(seats) + seats.index(task['seat'])] for i, task in enumerate(tasks)]
     for e in found: e.columns = dict(role=float(role), right=torch.nan, agrees=torch.nan)
     return found, [e.turns[0].text.strip() if e.turns else '' for e in found]
@@ -90,7 +90,7 @@ def play_peers(policy, env,  # weights for every agent: RoleWeights(policy, agen
             who = chairs(seats, group_size, draw)*len(seeds) if role == 0 else chairs(seats, len(own), draw)
             told = [dict(seat=a, text=ask(one)) for a, one in zip(who, own)]
             said = ([], score(own)) if role == 2 and score else messages(policy, seats, told, derive(seed, number),
-                                                                         role, **how)
+                role, **how)
             played.append(said[0])
             own = [one | {name: text} for one, text in zip(own, said[1])]
             if role == 0: own = [one | dict(right=solves(*one['game'], one['solution'])) for one in own]
@@ -142,7 +142,7 @@ class Trio:
         "Episodes and texts of a role; a task is dict(question, said, heard), as far as there are any."
         said = lambda t: f" Said: {t['said']}." if 'said' in t else ''
         told = [t | dict(seat=self.roles[role], text=t['question'] + said(t) + [' Ask.', '', ' Judge.'][role])
-                for t in tasks]
+            for t in tasks]
         return messages(self.policy, self.roles, told, derive(self.seed, part), role, **self.how)
     def right(self, t:dict)->bool:
         known = self.read(t['question'])

@@ -32,7 +32,7 @@ class TalkedKuhn(Kuhn):
         self.said, self.lie = said or dict.fromkeys(self.seats, PHRASES), lie
         if {*self.said} != {*self.seats} or min(map(len, self.said.values())) < 2:
             raise ValueError(f'said={self.said!r}: a society of one has nobody to talk to, and one text says nothing; '
-                             f'give each of {self.seats} two texts or more')
+                f'give each of {self.seats} two texts or more')
     def deal(self, task, generator):
         super().deal(task, generator)
         self.heard = ()
@@ -97,7 +97,7 @@ def preferred(tree: GameTree, talk: Tensor, drawn: Tensor,  # (situations, actio
     text, total = drawn.flatten(), drawn.shape[1]
     said = [Turn(0, '', '', [0], [k], [0.], [0.], 0.) for k in text.tolist()]
     b = Batch.from_episodes([Episode([turn], group=i//drawn.shape[2], game=i, outcome=x)
-                             for i, (turn, x) in enumerate(zip(said, score[row, text].tolist()))])
+        for i, (turn, x) in enumerate(zip(said, score[row, text].tolist()))])
     old = talk.clamp(min=1e-9).log().masked_fill(~tree.legal, -torch.inf)
     now = old
     for _ in range(steps):
@@ -115,7 +115,7 @@ def lspo(game: TalkedKuhn, tree: GameTree, talk: Tensor,  # the game of phrases;
     says, talk = tree.turn == 0, check_strategy(tree, talk)
     drawn = torch.stack([torch.multinomial(talk[says], n, generator=generator) for _ in range(rounds)])
     counts = {seat: drawn[:, tree.owner[says] == i].flatten().bincount(minlength=len(game.said[seat]))
-              for i, seat in enumerate(tree.seats)}
+        for i, seat in enumerate(tree.seats)}
     labels = {seat: group(bags([*game.said[seat]]), k, generator, counts[seat]) for seat in tree.seats}
     latent = game_tree(latent_game(game, labels, counts))
     score = lifted(game, tree, latent, cfr(latent, iterations), labels)

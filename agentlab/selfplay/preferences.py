@@ -41,7 +41,7 @@ def win_rates(b:Batch,    # episodes; several episodes per group
     p = torch.where(i == j, .5, torch.as_tensor(prefer(b, i, j)).to(i.device, torch.float64))
     if ((p < 0) | (p > 1)).any():
         raise ValueError(f'prefer gave {float(p[(p < 0) | (p > 1)][0])}; give chances from 0 to 1, NaN where the judge '
-                         f'did not answer')
+            f'did not answer')
     seen = (~p.isnan()).double()
     total, count = (p.new_zeros(len(b)).index_add_(0, i, x) for x in (p.nan_to_num(0.), seen))
     return torch.where(count > 0, total/count.clamp(min=1), .5)
@@ -113,7 +113,7 @@ def _anchor(b, column, who):
     "The log-probabilities of a frozen policy at the action tokens."
     whose = dict(ref_logp='the reference', prev_logp='the policy that sampled them')[column]
     return need(b.tokens, column, f'{who} compares with {whose}',
-                f'Set it once per iteration with batch.with_action({column}=policy.logprobs(batch)[0]).')[b.actions]
+        f'Set it once per iteration with batch.with_action({column}=policy.logprobs(batch)[0]).')[b.actions]
 
 def pair_advantage(b:Batch,  # tokens need the column named by `logp`
     loss:Callable,       # (action tokens,) log-probabilities -> (pairs,) loss
@@ -124,8 +124,8 @@ def pair_advantage(b:Batch,  # tokens need the column named by `logp`
     return -torch.autograd.grad(value.mean(), x)[0] if len(value) else torch.zeros_like(x).detach()
 
 @estimator('chance to be preferred to the others of its group', 'best and worst episode of the same task and seat',
-           'every token of these two, by the gradient of the pair loss',
-           'in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675', needs=('group',))
+    'every token of these two, by the gradient of the pair loss',
+    'in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675', needs=('group',))
 def sppo_credit(b:Batch,  # episodes; several episodes per group
     prefer:Callable=by_outcome, **how,  # as in `win_rates`; of `sppo`: beta, mean
 )->Tensor:                # (action tokens,) float64; 0 outside all pairs
@@ -135,8 +135,8 @@ def sppo_credit(b:Batch,  # episodes; several episodes per group
     return pair_advantage(b, lambda logp: sppo(logp, anchored, pairs, rates, **how))
 
 @estimator('chance to be preferred to the others of its group', 'best and worst episode of the same task and seat',
-           'every token of these two, by the gradient of the pair loss',
-           'in the spirit of Zhang et al., 2024, INPO, arXiv 2407.00617', needs=('group', 'ref_logp'))
+    'every token of these two, by the gradient of the pair loss',
+    'in the spirit of Zhang et al., 2024, INPO, arXiv 2407.00617', needs=('group', 'ref_logp'))
 def inpo_credit(
     b:Batch,  # episodes; several episodes per group; tokens need ref_logp, which a recipe with kl_coef supplies
     prefer:Callable=by_outcome, **how,  # as in `win_rates`; of `inpo`: eta, tau, mean

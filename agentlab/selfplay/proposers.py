@@ -17,8 +17,8 @@ from random import Random
 import torch
 from torch import Tensor
 from ..credit.registry import estimator
-from ..env.hopsearch import (check_options, check_question, first_names, full_name, last_names, parse, relations,
-                                    world_of)
+from agentlab.env.hopsearch import (check_options, check_question, first_names, full_name, last_names, parse, relations,
+    world_of)
 from ..env.protocol import TextEnv, check_split, noisy
 from ..episodes import Batch, need
 from ..groups import compare
@@ -26,7 +26,7 @@ from ..metrics import metric
 from ..reward.basic import at_end
 
 metric('valid', 'proposals that passed all checks, where one role makes the tasks of another',
-       'mean over the proposals of this step', 'proposals, 0-1')
+    'mean over the proposals of this step', 'proposals, 0-1')
 metric('solved', 'tries at such tasks that succeeded', 'mean over the tasks of this step', 'tries, 0-1')
 metric('solver', 'tries of the solver that succeeded, at whatever task', 'mean over its episodes', 'tries, 0-1')
 metric('pool', 'earlier tasks that can be set again', 'counted', 'tasks')
@@ -67,7 +67,7 @@ def _share(solved):
     s = torch.as_tensor(solved, dtype=torch.float64)
     if ((s < 0) | (s > 1)).any():
         raise ValueError(f'solved holds {float(s[(s < 0) | (s > 1)].flatten()[0])}: give shares from 0 to 1, such as '
-                         f'success_rate(scores)')
+            f'success_rate(scores)')
     return s
 
 def _or(valid, reward, penalty): return torch.where(torch.as_tensor(valid).bool(), reward, penalty)
@@ -85,7 +85,7 @@ def search_solver(right, answers,  # (episodes,) 1 or 0; (episodes,) number of a
     return torch.where(torch.as_tensor(answers) > 10, right/4, right)
 
 @estimator('outcome of the episode', 'all episodes of the batch with the same role (seat) and kind of task',
-           'every token of the episode', 'Zhao et al., 2025, Absolute Zero, arXiv 2505.03335', needs=('seat', 'kind'))
+    'every token of the episode', 'Zhao et al., 2025, Absolute Zero, arXiv 2505.03335', needs=('seat', 'kind'))
 def trr_pp(b:Batch,        # episodes; episodes need `seat` (the role) and `kind`
     kind:str='kind',       # episode column, numbers: the kind of task
     scale:str='std',       # 'std': divide by the deviation; None: do not
@@ -96,7 +96,7 @@ def trr_pp(b:Batch,        # episodes; episodes need `seat` (the role) and `kind
 )->Tensor:                 # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome against all episodes of the same role and kind of task (TRR++ of Absolute Zero)."
     need(b.episodes, kind, 'trr_pp compares episodes of the same kind of task',
-         f'Set it with batch.with_episodes({kind}=numbers).')
+        f'Set it with batch.with_episodes({kind}=numbers).')
     return b.spread(compare(b.of_turn('outcome'), b.of_turn('seat', kind), scale, ddof, eps, singleton, b.unit(rows)))
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def has_question(p:Proposal)->str: return '' if p.question else 'there is no que
 def has_length(p:Proposal)->str:
     words = len(p.question.split())
     return ('' if 10 <= len(p.question) <= 1000 and words >= 10 else f'the question has {len(p.question)} characters '
-            f'and {words} words; it needs 10 to 1000 and at least 10')
+        f'and {words} words; it needs 10 to 1000 and at least 10')
 
 def hides_answer(p:Proposal)->str:
     return 'the question names the answer' if p.answer.lower() in p.question.lower() else ''
@@ -159,7 +159,7 @@ def noise_of(proposals:list, k:int,  # of one batch; whose verification it is fo
     generator:Random, n:int=4)->tuple:  # how many passages, fewer where there are not so many
     "Passages that other proposals were shown and this one was not."
     others = sorted({passage for i, p in enumerate(proposals) if i != k for passage in p.passages}
-                    - set(proposals[k].passages))
+        - set(proposals[k].passages))
     return tuple(generator.sample(others, min(n, len(others))))
 
 def hop_lookup(question:str,  # as HopSearch asks: Who is the mentor of the rival of Luma Gard?
@@ -186,7 +186,7 @@ def hop_task(task:dict,  # of ProposeHop: split, world, people, answer
     *spoken, first, last = words.split() if len(words.split()) > 2 else ('', '', '')
     if verb != 'ask' or not set(spoken) <= set(relations) or not full_name.fullmatch(f'{first} {last}'): return None
     return dict(split=task['split'], world=task['world'], people=task['people'], start=f'{first} {last}',
-                path=spoken[::-1])
+        path=spoken[::-1])
 
 class ProposeHop(TextEnv):
     "Given an answer, ask a question that leads to it, searching backwards; a lookup in the pages must find it."
@@ -213,7 +213,7 @@ class ProposeHop(TextEnv):
     def draw(self, generator, split):
         world = generator.randrange(10**6)
         return dict(split=split, world=world, people=self.people,
-                    answer=generator.choice(world_of(split, world, self.people).people))
+            answer=generator.choice(world_of(split, world, self.people).people))
     def tasks(self, split, n, seed=0):
         "Answers of one split, the same list every time."
         generator = Random(f'answers {check_split(split)} {seed}')
@@ -224,7 +224,7 @@ class ProposeHop(TextEnv):
         if self.turns >= self.horizon: return self.end('there is no question')
         relation, _, name = words.partition(' ')
         fact = next((fact for fact, other in self.world.links.items() if fact[0] == relation and other == name),
-                    None) if verb == 'find' else None
+            None) if verb == 'find' else None
         if fact is None: return 'Nothing happens.', 0., False, dict(invalid=True)
         self.found, self.searches = (*self.found, fact), (*self.searches, words)
         return self.world.sentence(fact), 0., False, {}
@@ -234,18 +234,18 @@ class ProposeHop(TextEnv):
         except ValueError as error: return self.end(str(error))
         text = f"Who is the {' of the '.join(reversed(question['path']))} of {question['start']}?"
         p = Proposal(text, self.task['answer'], self.searches,
-                     tuple(map(self.world.sentence, dict.fromkeys(self.found))))
+            tuple(map(self.world.sentence, dict.fromkeys(self.found))))
         generator = Random(f'noise {self.world.key} {text}')
         others = [page for page in map(self.world.sentence, self.world.pages) if page not in p.passages]
         return self.end(refusal(p) or verify(p, self.solve, generator.sample(others, self.noise), generator,
-                                             self.faithful))
+            self.faithful))
     def end(self, reason):
         self.reason = reason
         return ('No.' if reason else 'Asked.', self.invalid if reason else 0., True,
-                dict(success=not reason, invalid=bool(reason)))
+            dict(success=not reason, invalid=bool(reason)))
     def facts(self):
         return dict(legal=self.legal(), state=(*self.world.key, self.task['answer'], *self.found),
-                    answer=self.task['answer'])
+            answer=self.task['answer'])
     def legal(self):
         names = list(dict.fromkeys([self.task['answer']] + [name for _, name in self.found]))
         return [f'find {relation} {name}' for name in names for relation in relations] + [
@@ -277,7 +277,7 @@ def bug_refusal(before, bugged,  # (tests,) bool: passed before the change; (tes
 )->str:                  # the first reason; '' for a consistent bug
     "Why a change is no bug that can be learned from (in the spirit of SSR)."
     before, bugged, weakened, restored, without = (torch.as_tensor(x).bool()
-                                                   for x in (before, bugged, weakened, restored, without))
+        for x in (before, bugged, weakened, restored, without))
     if not len(before) or not before.all(): return 'the tests do not pass before the change'
     broken = before & ~bugged
     if not broken.any(): return 'the change breaks no test'

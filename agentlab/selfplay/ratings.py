@@ -41,11 +41,11 @@ def tally(games,       # list of (player, other, score): score in [0, 1] is the 
             raise ValueError(f'{player!r} against {other!r}: give two different ones of the players {players}')
         if not 0 <= score <= 1:
             raise ValueError(f'score={score!r} of {player!r} against {other!r}: give 1 for a win, 0 for a loss, .5 '
-                             f'for a tie')
+                f'for a tie')
     one, two = (torch.tensor([number[game[k]] for game in games], dtype=torch.int64) for k in (0, 1))
     score, n = torch.tensor([float(game[2]) for game in games], dtype=torch.float64), len(players)
     points = (torch.zeros(n*n, dtype=torch.float64).index_add_(0, one*n + two, score)
-              .index_add_(0, two*n + one, 1 - score).view(n, n))
+        .index_add_(0, two*n + one, 1 - score).view(n, n))
     return Results(players, points, points + points.T)
 
 def wilson(points, games,  # any shape: points, or successes; the same shape: games, or trials
@@ -68,7 +68,7 @@ def results_frame(r:Results,  # of `tally`
     low, high = wilson(r.points, r.games, z)
     columns = dict(games=r.games, rate=r.rate, low=low, high=high)
     return pd.DataFrame(dict(player=[r.players[k] for k in i], other=[r.players[k] for k in j])
-                        | {name: x[i, j].tolist() for name, x in columns.items()}).astype(dict(games=int))
+        | {name: x[i, j].tolist() for name, x in columns.items()}).astype(dict(games=int))
 
 @dataclass(frozen=True, eq=False)
 class Ratings:
@@ -102,7 +102,7 @@ def bradley_terry(r:Results,  # of `tally`; a tie counts as half a win and half 
     if not r.players: raise ValueError('there are no players; give `tally` some games, or names in players=')
     if not prior > 0:
         raise ValueError(f'prior={prior!r}: give a precision above 0; without one, a player who always won has '
-                         f'no strength')
+            f'no strength')
     n, eye = len(r.players), torch.eye(len(r.players), dtype=torch.float64)
     strength = torch.zeros(n, dtype=torch.float64)
     for _ in range(steps):
@@ -116,15 +116,15 @@ def bradley_terry(r:Results,  # of `tally`; a tie counts as half a win and half 
         if step.abs().max() < 1e-10: break
     centre = eye - 1/n
     return Ratings(r.players, strength - strength.mean(), centre @ torch.linalg.inv(curvature) @ centre,
-                   _components(r.games))
+        _components(r.games))
 
 def rating_frame(ratings:Ratings  # of `bradley_terry`
 ):  # pandas DataFrame, the strongest first: player, strength, error, elo, component
     "Ratings to look at."
     import pandas as pd
     frame = pd.DataFrame(dict(player=ratings.players, strength=ratings.strength.tolist(), error=ratings.error.tolist(),
-                              elo=(ratings.strength*400/math.log(10)).tolist(),
-                              component=same(ratings.component).tolist()))
+        elo=(ratings.strength*400/math.log(10)).tolist(),
+        component=same(ratings.component).tolist()))
     return frame.sort_values('strength', ascending=False, kind='stable').reset_index(drop=True)
 
 def log_odds(r:Results,  # of `tally`
@@ -151,7 +151,7 @@ def _antisymmetric(payoff):
     if (payoff.ndim != 2 or payoff.shape[0] != payoff.shape[1]
         or not torch.allclose(payoff, -payoff.T, atol=1e-6, equal_nan=True)):
         raise ValueError('payoff must be square with payoff[i, j] = -payoff[j, i]; use log_odds(results), 2*rate - 1, '
-                         'or what the row was paid')
+            'or what the row was paid')
     return payoff
 
 def hodge(payoff)->Decomposition:  # (players, players) antisymmetric; NaN where they never met

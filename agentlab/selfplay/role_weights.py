@@ -26,7 +26,7 @@ class RoleModel(torch.nn.Module):
         self.base, self.roles = base.requires_grad_(False), torch.nn.ModuleDict(models)
     def forward(self, *args, **kw):
         raise TypeError("every role has weights of its own, and nothing says whose turn it is: play with "
-                        "agentlab.rollout.play_players, or ask policy.at(seat)")
+            "agentlab.rollout.play_players, or ask policy.at(seat)")
     def __getattr__(self, name):
         try: return super().__getattr__(name)
         except AttributeError: return getattr(super().__getattr__('base'), name)
@@ -44,11 +44,11 @@ class RoleWeights(Policy):
         start = learned(policy.model)
         if not start:
             raise ValueError(f'the policy {policy.name!r} has no weights that can be trained: it lends its modules to '
-                             f'others already. Take a fresh one')
+                f'others already. Take a fresh one')
         self.of = {role: Borrowing(policy, {n: torch.nn.Parameter(x.clone()) for n, x in start.items()},
-                                   f'{policy.name}-{role}') for role in roles}
+            f'{policy.name}-{role}') for role in roles}
         super().__init__(RoleModel(policy.model, {role: one.model for role, one in self.of.items()}), policy.tokenizer,
-                         policy.max_context, policy.name)
+            policy.max_context, policy.name)
         self.seats, self.roles, self.holds = seats, roles, dict(zip(seats, roles))
     def at(self, seat: str)->Policy:
         "The policy that answers for a seat. Raises KeyError where nobody does."
@@ -77,10 +77,10 @@ def by_seat(policy: RoleWeights, batch: Batch,
     rows = action_rows(batch)
     seat = batch.episodes.seat[batch.rows.episode[rows]]
     parts = [(policy.at(batch.labels['seat'][key]), *take_rows(batch, rows[seat == key]))
-             for key in seat.unique().tolist()]
+        for key in seat.unique().tolist()]
     order = torch.cat([which for _, _, which in parts]).argsort()
     return tuple(torch.cat(found)[order.to(found[0].device)]
-                 for found in zip(*(ask(one, part) for one, part, _ in parts)))
+        for found in zip(*(ask(one, part) for one, part, _ in parts)))
 
 class Exchange:
     "The roles of a policy trade seats every few updates: the memory of a run (CORY)."
@@ -88,10 +88,10 @@ class Exchange:
         every: int = 5):  # updates between two exchanges
         if not isinstance(policy, RoleWeights):
             raise TypeError(f'Exchange moves weights from seat to seat, and {policy.name!r} has one set of weights for '
-                            f'all: train RoleWeights(policy, env.seats)')
+                f'all: train RoleWeights(policy, env.seats)')
         if len(policy.seats) < 2:
             raise ValueError(f'seats={policy.seats}: a society of one has nobody to trade places with; train '
-                             f'RoleWeights(policy, env.seats) with two seats or more')
+                f'RoleWeights(policy, env.seats) with two seats or more')
         if every < 1: raise ValueError(f'every={every}: give a whole number from 1')
         self.policy, self.every = policy, every
     def plan(self, step: int)->dict:
@@ -111,10 +111,10 @@ class Observed(Wrapper):
         super().__init__(env)
         if len(env.seats) != 1:
             raise ValueError(f'Observed gives a world of one seat a second one, and {env.name} has {env.seats}: use it '
-                             f'as it is, with reward=shared_reward')
+                f'as it is, with reward=shared_reward')
         if '{query}' not in merged:
             raise ValueError(f'merged={merged!r}: the observer answers the same query, so write {{query}} into it, and '
-                             f'{{answer}} where it reads the earlier answer')
+                f'{{answer}} where it reads the earlier answer')
         self.merged, self.first = merged, None
     def vocabulary(self): return [*self.env.vocabulary(), *self.merged.format(query='', answer='').split()]
     def reset(self, seed, task=None):
@@ -125,7 +125,7 @@ class Observed(Wrapper):
         step = (self.env.clone() if self.first is None else self.env).step(action)
         if not step.done:
             raise EnvError(f'{self.env.name}: one action does not end an episode, so there is no answer to observe. '
-                           f'Give a world of one action, such as GuessNumber(horizon=1)')
+                f'Give a world of one action, such as GuessNumber(horizon=1)')
         paid, won = sum(step.reward.values()), bool(step.info.get('success'))
         if self.first is None:
             state = 'observer', self.asked.info.get('state'), action
@@ -142,5 +142,5 @@ def priced(b: Batch,   # tokens need old_logp and ref_logp, which a recipe with 
     "KL as a price in the reward: every turn pays for its own log-ratio to the reference (CORY, one learner each)."
     if not 0 <= price < float('inf'): raise ValueError(f'price={price}: give a finite number from 0')
     ratio = (b.action('old_logp') - need(b.tokens, 'ref_logp', 'priced compares with the reference',
-                                         'Give the recipe kl_coef=1e-6.')[b.actions]).double()
+        'Give the recipe kl_coef=1e-6.')[b.actions]).double()
     return credit(pay(b, b.turns.reward - price*torch.zeros_like(b.turns.reward).index_add_(0, b.action_turn, ratio)))

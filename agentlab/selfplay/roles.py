@@ -19,9 +19,9 @@ from ..recipe import recipe
 from ..reward.basic import at_end
 
 @estimator('team reward plus the next agent\'s value, discounted and summed',
-           "nobody: the critic's value of the same place",
-           "every token of the turn; with level='token' each token its own",
-           'Liao et al., 2025, MARFT, arXiv 2504.16129', needs=('value', 'seat'))
+    "nobody: the critic's value of the same place",
+    "every token of the turn; with level='token' each token its own",
+    'Liao et al., 2025, MARFT, arXiv 2504.16129', needs=('value', 'seat'))
 def marft(b:Batch,      # episodes of teams, all seats of a game; tokens need the column `value`
     value:str='value',  # name of the column of the critic's values
     gamma:float=.99, lam:float=.95,  # discount, also from one agent to the next; lambda
@@ -45,11 +45,11 @@ def marft(b:Batch,      # episodes of teams, all seats of a game; tokens need th
 def _line(b, value, level):
     "Steps of all games in order of time: (places, turn, value, reward); a step is a turn with tokens, or a token."
     need(b.tokens, value, f'marft compares with a critic and reads tokens.{value}',
-         f'Set it with batch.with_action({value}=values), one float per action token.')
+        f'Set it with batch.with_action({value}=values), one float per action token.')
     turn, first, last = _spoken(b)
     values = _check_critic(b, value, level, first)
     reward = torch.zeros_like(values).index_copy(0, last if level == 'token'
-                                                 else torch.arange(len(turn), device=last.device), _paid(b, turn))
+        else torch.arange(len(turn), device=last.device), _paid(b, turn))
     turn = b.action_turn if level == 'token' else turn
     order = b.turns.t[turn].argsort(stable=True)
     order = order[b.of_turn('game')[turn][order].argsort(stable=True)]
@@ -60,7 +60,7 @@ def _rounds(b, turn, reward):
     alike = group_constant(b.episodes.outcome, b.episodes.game)
     if not alike.all():
         raise ValueError(f'marft credits a team, but the seats of game {int(b.episodes.game[~alike][0])} have '
-                         f'different outcomes. Pay every seat the same, or use gae.')
+            f'different outcomes. Pay every seat the same, or use gae.')
     episode, place = b.turns.episode[turn], torch.arange(len(turn), device=turn.device)
     game = b.episodes.game[episode]
     begin = (game != game.roll(1)) | (place == 0)
@@ -84,7 +84,7 @@ def _normal(x, eps, faithful):
 def _tokens(b, x, order, turn, level):
     "A number per step, given to the action tokens."
     return (torch.empty_like(x).index_copy(0, order, x) if level == 'token'
-            else b.spread(torch.zeros_like(b.turns.reward).index_copy(0, turn, x)))
+        else b.spread(torch.zeros_like(b.turns.reward).index_copy(0, turn, x)))
 
 def shared_reward(b:Batch,  # episodes, all seats of a game; each seat's outcome is what it alone earned
 )->Tensor:  # (turns,) float64, on the last turn of every seat
@@ -116,7 +116,7 @@ def coalition_values(value:Callable,  # tuple of agents, in rising order -> what
     if not 1 <= n <= 12:
         raise ValueError(f'n={n}: all coalitions can be asked for 1 to 12 agents; beyond that use sampled_shapley')
     return torch.tensor([float(value(tuple(i for i in range(n) if k >> i & 1))) for k in range(2**n)],
-                        dtype=torch.float64)
+        dtype=torch.float64)
 
 def shapley(values:Tensor,  # (2**n,) what every coalition earns, as `coalition_values` orders them
 )->Tensor:  # (n,) float64; they sum to the value of all minus the value of nobody
@@ -125,7 +125,7 @@ def shapley(values:Tensor,  # (2**n,) what every coalition earns, as `coalition_
     n, inside = _members(len(v))
     size = inside.sum(1)
     weight = torch.tensor([math.factorial(s)*math.factorial(n-s-1)/math.factorial(n) if s < n else 0.
-                           for s in range(n+1)], dtype=torch.float64)[size]
+        for s in range(n+1)], dtype=torch.float64)[size]
     return torch.stack([(weight*(v[k | 1 << i] - v))[~inside[:, i]].sum() for i in range(n)])
 
 def without_one(values:Tensor)->Tensor:  # (2**n,) what every coalition earns -> (n,) float64

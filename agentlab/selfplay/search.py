@@ -23,8 +23,8 @@ from ..groups import compare, same, shift
 from ..reward.basic import at_end
 from ..rollout.delegate import of_seat as of_role
 from ..rollout.players import play_players
-from .proposers import (ProposeHop, hop_task, proposer_reward, search_self_play, search_solver,
-                                         success_rate)
+from agentlab.selfplay.proposers import (ProposeHop, hop_task, proposer_reward, search_self_play, search_solver,
+    success_rate)
 
 class SearchRoles(Env):
     "HopSearch, or its proposer's game, by the seed: what a policy for both roles watches before it plays."
@@ -56,7 +56,7 @@ def known_problem(seed:int, env:HopSearch,  # fixes it; its hops, people and spl
     "A question that nobody had to invent."
     task = draw_question(Random(seed), env.split, env.hops, env.people)
     return task | dict(answer=world_of(task['split'], task['world'], task['people'])
-                       .chain(task['start'], tuple(task['path']))[1])
+        .chain(task['start'], tuple(task['path']))[1])
 
 def problems_of(asked:list,  # episodes of the proposer, one for each slot
     earlier:list,    # an earlier problem for each slot, None where there is none
@@ -79,7 +79,7 @@ def rated(asked:list, tried:list,  # episodes of the proposer; of the solver, th
     "Every episode with s of its question as `solved`; a valid question that nobody could try counts as broken."
     tries = len(tried)//max(1, len(asked))
     scores = torch.tensor([math.nan if e.error else float(search_solver(e.success, e.columns['answers']))
-                           for e in tried], dtype=torch.float64)
+        for e in tried], dtype=torch.float64)
     solved = success_rate(scores.reshape(len(asked), tries), faithful).tolist()
     for k, e in enumerate(asked):
         e.columns |= dict(proposed=float(e.success), answers=0., solved=solved[k] if e.success else math.nan)
@@ -104,15 +104,15 @@ def play_search(
     (env, asking), players = search_games(env, asking, faithful), checked_players(players)
     numbers, earlier = list(range(len(seeds)) if groups is None else groups), spares(spare, len(seeds), proposals)
     seat = lambda role: dict(keep=True, seed=derive(seed, role),
-                             players={k: x for k, x in players.items() if k == role})
+        players={k: x for k, x in players.items() if k == role})
     tasks = [asking.draw(Random(derive(s, 'answer')), env.split) for s in seeds]
     asked = play_players(policy, asking, seeds, proposals, tasks, [n*(proposals + 1) for n in numbers],
-                         **how | seat('proposer'))
+        **how | seat('proposer'))
     problems = problems_of(asked, earlier,
-                           lambda k: known_problem(derive(seeds[k//proposals], 'known', k % proposals), env))
+        lambda k: known_problem(derive(seeds[k//proposals], 'known', k % proposals), env))
     places = [n*(proposals + 1) + 1 + j for n in numbers for j in range(proposals)]
     tried = play_players(policy, env, [derive(s, 'try') for s in places], group_size, problems, places,
-                         **how | seat('solver'))
+        **how | seat('solver'))
     episodes = rated(asked, [judged(e, problems[k//group_size]) for k, e in enumerate(tried)], faithful)
     for e in episodes:
         e.game = e.group*max(group_size, proposals) + e.game % (proposals if e.seat == 'proposer' else group_size)
@@ -125,7 +125,7 @@ def search_games(env, asking, faithful=False):
     asking, env = asking or ProposeHop(env.hops, env.distractors, split=env.split, faithful=faithful), env.clone()
     if (asking.hops, asking.people) != (env.hops, env.people):
         raise ValueError(f'asking has {asking.hops} hops among {asking.people} people and env {env.hops} among '
-                         f'{env.people}; give both the same')
+            f'{env.people}; give both the same')
     env.seats = ('solver',)
     return env, asking
 
@@ -142,7 +142,7 @@ def spares(spare, groups, proposals):
     if spare is None: return [None]*(groups*proposals)
     if len(spare) != groups or any(len(some) != proposals for some in spare):
         raise ValueError(f'spare has {[len(some) for some in spare]} problems, but there are {groups} groups with '
-                         f'{proposals} proposals each; give ProblemPool these two numbers')
+            f'{proposals} proposals each; give ProblemPool these two numbers')
     return [problem for some in spare for problem in some]
 
 def problem_of(b:Batch, k:int,  # a solver's episode with a turn
@@ -151,20 +151,20 @@ def problem_of(b:Batch, k:int,  # a solver's episode with a turn
     turn = int((b.turns.episode == k).nonzero()[0, 0])
     split, world, people, start, *path = json.loads(b.labels['state'][int(b.turns.state[turn])])[0]
     return dict(split=split, world=world, people=people, start=start, path=path,
-                answer=b.labels['answer'][int(b.episodes.answer[k])])
+        answer=b.labels['answer'][int(b.episodes.answer[k])])
 
 def search_reward(b:Batch,  # of `play_search`: episodes with success, solved, answers
     rule:Callable=search_self_play,  # (s, valid) -> (episodes,) reward of a proposal
 )->Tensor:  # (turns,) float64, on the last turn of each episode
     "Proposers by how hard their question was, solvers by their answer."
     solved = need(b.episodes, 'solved', 'search_reward pays proposers by their success rate',
-                  'Play with rollout=agentlab.selfplay.search.play_search.')
+        'Play with rollout=agentlab.selfplay.search.play_search.')
     solver = at_end(b, search_solver(b.episodes.success, b.episodes.answers))
     return torch.where(of_role(b, 'proposer')[b.turns.episode], proposer_reward(b, solved, rule), solver)
 
 @estimator('outcome of the episode', 'solver: the other tries at the question; proposer: all proposals of the batch, '
-           'or those for the same answer', 'every token of the episode',
-           'Lu et al., 2025, Search Self-Play, arXiv 2510.18821', needs=('group', 'seat'))
+    'or those for the same answer', 'every token of the episode',
+    'Lu et al., 2025, Search Self-Play, arXiv 2510.18821', needs=('group', 'seat'))
 def ssp(b:Batch,            # of `play_search`, rewarded
     per_answer:bool=False,  # True: a proposal is compared with those for the same answer alone
     faithful:bool=False,    # True: as released; with one proposal for an answer that is its raw reward
@@ -173,10 +173,10 @@ def ssp(b:Batch,            # of `play_search`, rewarded
     "Each role against its like: tries at one question, and proposals of one batch."
     if per_answer and faithful:
         raise ValueError('per_answer and faithful=True: faithful compares by answer already, and keeps the raw reward '
-                         'of a lone proposal. Give one of them.')
+            'of a lone proposal. Give one of them.')
     group = b.episodes.group if per_answer or faithful else torch.where(of_role(b, 'proposer'), -1, b.episodes.group)
     advantage = compare(b.episodes.outcome, same(group, b.episodes.seat), scale, singleton='raw' if faithful
-                        else 'zero')
+        else 'zero')
     return b.spread(advantage[b.turns.episode])
 
 def role_by_role(b:Batch, policy,  # as the trainer gives them
@@ -219,7 +219,7 @@ class ProblemPool:
             self.problems.append(problem_of(batch, k))
         part = lambda x, rows: float(x[rows].double().mean()) if rows.any() else None
         self.seen = dict(valid=part(e.success, ~mine) if (~mine).any() else part(e.proposed, mine & first),
-                         solved=part(e.solved, mine & first & (e.proposed > 0)), solver=part(e.success, mine))
+            solved=part(e.solved, mine & first & (e.proposed > 0)), solver=part(e.success, mine))
         return batch
     def learn(self, row:dict)->dict: return self.seen | dict(pool=len(self.problems))
     def tensors(self)->dict:
@@ -258,11 +258,11 @@ def search_scores(policy, env:HopSearch,  # who proposes and solves; the game
     share = lambda values: sum(values)/len(values) if values else math.nan
     asked = play(policy, asking, seeds, tasks=asking.tasks('test', answers))
     valid = [hop_task(e.task, e.turns[-1].text) | dict(answer=e.task['answer'], proposed=1.) for e in asked
-             if e.success]
+        if e.success]
     right = [e.success for e in play(policy, env, seeds, tasks=questions)]
     tried = (lambda solver: share([judged(e, p).success
-                                   for e, p in zip(play(solver, env, seeds[:len(valid)], tasks=valid), valid)]) if valid
-             else math.nan)
+                              for e, p in zip(play(solver, env, seeds[:len(valid)], tasks=valid), valid)]) if valid
+        else math.nan)
     asks = {r: share([r == step for p in valid for step in p['path']]) for r in relations}
     solves = {r: share([won for won, q in zip(right, questions) if r in q['path']]) for r in relations}
     return dict(valid=len(valid)/answers, solver=share(right)) | {name: tried(

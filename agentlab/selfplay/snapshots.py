@@ -73,11 +73,11 @@ class Snapshot(Borrowing):
         weights = learned(policy.model) if weights is None else weights
         own = {n: p for n, p in policy.model.named_parameters()}
         strange = [n for n in weights if n not in own] + [n for n, x in weights.items() if n in own
-                                                          and x.shape != own[n].shape]
+            and x.shape != own[n].shape]
         if strange or not weights:
             raise ValueError(f"the weights of {name!r} do not fit the policy {policy.name!r}: "
-                             f"{strange[0] if strange else 'there are none'}. Take a snapshot of the same model (and "
-                             f"the same adapter).")
+                f"{strange[0] if strange else 'there are none'}. Take a snapshot of the same model (and "
+                f"the same adapter).")
         super().__init__(policy, {n: x.detach().to(own[n].device) for n, x in weights.items()}, name)
     def save(self, path)->Path:
         "Write the weights as one safetensors file, whole or not at all, with a key of the vocabulary."
@@ -85,7 +85,7 @@ class Snapshot(Borrowing):
         path = Path(path)
         with atomic(path) as temporary:
             save_file({n: x.contiguous().cpu() for n, x in self.weights.items()}, temporary,
-                      metadata=dict(name=self.name, vocabulary=vocabulary_of(self.tokenizer)))
+                metadata=dict(name=self.name, vocabulary=vocabulary_of(self.tokenizer)))
         return path
 
 def load_snapshot(policy, path)->Snapshot:  # who lends the modules; what `Snapshot.save` wrote
@@ -97,5 +97,5 @@ def load_snapshot(policy, path)->Snapshot:  # who lends the modules; what `Snaps
         facts, weights = file.metadata() or {}, {n: file.get_tensor(n) for n in file.keys()}
     if facts.get('vocabulary') != vocabulary_of(policy.tokenizer):
         raise ValueError(f'the snapshot {path} was made for another vocabulary than that of the policy '
-                         f'{policy.name!r}. Load it into a policy with the tokenizer it was trained with.')
+            f'{policy.name!r}. Load it into a policy with the tokenizer it was trained with.')
     return Snapshot(policy, weights, facts.get('name', 'snapshot'))

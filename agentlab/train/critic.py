@@ -89,7 +89,7 @@ class Critics:
     def fit(self, targets: Tensor, seed: int)->dict:
         "Every head learns its column of the targets; `value` in the names of the log is the column."
         return {key.replace('value', head.column): x for head, target in zip(self.heads, targets.T, strict=True)
-                for key, x in head.fit(target, seed).items()}
+            for key, x in head.fit(target, seed).items()}
     def tensors(self)->dict[str, Tensor]:
         "Weights and moments of all heads."
         return {f'{head.column}.{key}': x for head in self.heads for key, x in head.tensors().items()}

@@ -65,7 +65,7 @@ class Ledger(TorchDispatchMode):
         there = {}
         for sign, entry in self.log[:self.high]: there[id(entry)] = entry if sign > 0 else None
         return [(size, what if isinstance(what, str) else str(what).split('.')[1], tuple(shape), dtype)
-                for size, what, shape, dtype in filter(None, there.values())]
+            for size, what, shape, dtype in filter(None, there.values())]
 
 class FusedAttention(torch.autograd.Function):
     "The memory of a fused attention kernel, without its work."
@@ -116,24 +116,24 @@ def read_config(model,  # a folder with a config.json, a name, a dictionary with
     from transformers import AutoConfig, PretrainedConfig
     if isinstance(model, PretrainedConfig):
         return (model if getattr(model, 'quantization_config', None) is None
-                else AutoConfig.for_model(**{k: v for k, v in model.to_dict().items() if k != 'quantization_config'}))
+            else AutoConfig.for_model(**{k: v for k, v in model.to_dict().items() if k != 'quantization_config'}))
     if isinstance(model, dict):
         if 'model_type' not in model:
             raise ValueError(f"config={sorted(model)}: it has no model_type. Give the whole config.json, or a name "
-                             f"such as {list(KNOWN)[0]!r}.")
+                f"such as {list(KNOWN)[0]!r}.")
         return AutoConfig.for_model(**model)
     if (Path(model)/'config.json').exists():
         with without_code(model): return AutoConfig.from_pretrained(model, trust_remote_code=False)
     if str(model) in KNOWN: return AutoConfig.for_model(**KNOWN[str(model)][0])
     if Path(model).is_dir():
         raise FileNotFoundError(f'model={str(model)!r}: this folder holds no config.json. Give a folder that '
-                                f'transformers wrote.')
+            f'transformers wrote.')
     try: return AutoConfig.from_pretrained(str(model), trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise FileNotFoundError(f'model={str(model)!r}: neither a folder with a config.json nor one of the names known '
-                                f'here ({", ".join(KNOWN)}), and the hub gave no config for it. '
-                                'Check the name and the network, or download config.json alone and give '
-                                'its folder.') from error
+            f'here ({", ".join(KNOWN)}), and the hub gave no config for it. '
+            'Check the name and the network, or download config.json alone and give '
+            'its folder.') from error
 
 def blank(config,  # see `read_config`
     dtype: torch.dtype = torch.bfloat16):  # the transformers model on the meta device
@@ -160,7 +160,7 @@ class FourBit(nn.Linear):
     def __init__(self, layer: nn.Linear, dtype: torch.dtype):
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.bias, self.compute = (layer.in_features, layer.out_features,
-                                                                        layer.bias, dtype)
+            layer.bias, dtype)
         blocks = math.ceil(layer.weight.numel()/64)
         make = lambda count, dtype: torch.empty(count, dtype=dtype, device='meta')
         self.weight = nn.Parameter(make(((layer.weight.numel() + 1)//2, 1), torch.uint8), requires_grad=False)
@@ -180,12 +180,12 @@ class Adapted(nn.Module):
         self.base, self.four_bit = base, isinstance(base, FourBit)
         with torch.device('meta'):
             self.down, self.up = (nn.Linear(a, b, bias=False)
-                                  for a, b in ((base.in_features, rank), (rank, base.out_features)))
+                for a, b in ((base.in_features, rank), (rank, base.out_features)))
     def forward(self, x):
         if not self.four_bit:
             out, low = self.base(x), F.linear(x, self.down.weight.to(x.dtype))
             return out.flatten(0, -2).addmm_(low.flatten(0, -2), self.up.weight.to(out.dtype).t(),
-                                             alpha=2.).view(out.shape)
+                alpha=2.).view(out.shape)
         out = self.base(x).clone()
         if not torch.is_autocast_enabled(): x = x.to(self.down.weight.dtype)  # peft spares the copy for 4-bit layers
         return out + (self.up(self.down(x))*2.).to(out.dtype)
@@ -196,7 +196,7 @@ def equipped(model,  # from `blank`
     "The model as it is trained: its linear layers quantised, adapted, or as they are."
     if quantise and not lora:
         raise ValueError(f'quantise=True with lora={lora}: quantised weights cannot be trained. Give the rank of an '
-                         f'adapter, such as lora=16.')
+            f'adapter, such as lora=16.')
     head, dtype = model.get_output_embeddings(), next(model.parameters()).dtype
     if lora: model.requires_grad_(False)
     for name, layer in list(model.named_modules()):
@@ -244,7 +244,7 @@ def check_settings(s: Settings):
     if s.precision not in ('no', 'bf16'): raise ValueError(f"precision={s.precision!r}: use 'no' or 'bf16'")
     if s.quantise and not s.lora:
         raise ValueError(f'quantise=True with lora={s.lora}: quantised weights cannot be trained. Give the rank of an '
-                         f'adapter, such as lora=16.')
+            f'adapter, such as lora=16.')
 
 def body_and_head(model):
     "Body and vocabulary layer where logits are head(body(ids)), as `Policy` finds out; here by the bytes made."
@@ -326,12 +326,12 @@ def play_on_paper(model, s: Settings, positions: int = 16384)->tuple[int, int]:
     rows = min(max(positions//width, 1), s.rows)
     def read():
         ids, mask = torch.zeros((rows, width), dtype=torch.long,
-                                device='meta'), torch.zeros((rows, 1, width, width), dtype=s.dtype, device='meta')
+            device='meta'), torch.zeros((rows, 1, width, width), dtype=s.dtype, device='meta')
         return model(input_ids=ids, position_ids=ids, attention_mask=mask, use_cache=False,
-                     logits_to_keep=1).logits[:, -1].float()
+            logits_to_keep=1).logits[:, -1].float()
     def draw():
         return pick(torch.empty((s.rows, model.config.get_text_config().vocab_size), device='meta'),
-                    torch.zeros(s.rows, device='meta'))
+            torch.zeros(s.rows, device='meta'))
     for work in (read, draw):
         ledger = Ledger()
         ledger.hold('weights', weights)
@@ -366,7 +366,7 @@ class Memory:
     @property
     def phases(self)->dict:
         return dict(playing=self.cache + self.reading, learning=self.gradients + self.activations + self.logits,
-                    updating=self.gradients + self.updating)
+            updating=self.gradients + self.updating)
     @property
     def peak(self)->int:
         "Bytes of tensors in the worst moment: what torch.cuda.max_memory_allocated would say."
@@ -389,15 +389,15 @@ def gigabytes(size: float)->str:
 def rows_of(m: Memory)->list[tuple]:
     "(when, what, bytes) of the table, zeros left out."
     phases = dict(always=('weights', 'adapter', 'reference', 'optimizer', 'server'), playing=('cache', 'reading'),
-                  learning=('gradients', 'activations', 'logits'), updating=('gradients', 'updating'))
+        learning=('gradients', 'activations', 'logits'), updating=('gradients', 'updating'))
     names = dict(adapter='LoRA adapter', reference='reference model', optimizer='optimizer state', server='vLLM',
-                 cache='key-value cache', reading='reading and drawing', updating='work of the optimizer')
+        cache='key-value cache', reading='reading and drawing', updating='work of the optimizer')
     worst = max(m.phases, key=m.phases.get)
     rows = [(when + (' (the peak)' if when == worst else ''), names.get(part, part), getattr(m, part))
-            for when, parts in phases.items() for part in parts if getattr(m, part)]
+        for when, parts in phases.items() for part in parts if getattr(m, part)]
     return rows + [('sum', 'always + the peak', m.peak),
-                   ('assumed', f'lost between blocks ({FRAGMENTS:.0%})', round(m.peak*FRAGMENTS)),
-                   ('assumed', 'CUDA context', CONTEXT), ('sum', 'the card needs', m.total)]
+        ('assumed', f'lost between blocks ({FRAGMENTS:.0%})', round(m.peak*FRAGMENTS)),
+        ('assumed', 'CUDA context', CONTEXT), ('sum', 'the card needs', m.total)]
 
 def prepared(config, s: Settings):
     "The model of these settings on the meta device, and the number of its parameters without the adapter's."
@@ -414,7 +414,7 @@ def layers_left(model, count: int):
     stack = next((m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == total), [])
     looks = {str([(name, x.shape, x.dtype) for name, x in layer.named_parameters()]) for layer in stack}
     alike = (len(looks) == 1 and len(set(getattr(model.config.get_text_config(), 'layer_types', None) or [0])) == 1
-             and total > count)
+        and total > count)
     kept = dict(stack._modules) if alike else {}
     try:
         if alike: stack._modules = dict(list(kept.items())[:count])
@@ -439,13 +439,13 @@ def by_part(found: Counter, model)->Counter:
     parts, vocabulary = Counter(), model.config.get_text_config().vocab_size
     for (size, what, shape, _), count in found.items():
         parts[what if what in ('weights', 'adapter', 'gradients') else 'logits' if len(shape) > 1
-              and shape[-1] == vocabulary else 'activations'] += size*count
+            and shape[-1] == vocabulary else 'activations'] += size*count
     return parts
 
 def largest(found: Counter, count: int = 6)->tuple:
     "The largest kinds of tensors but weights: (operation, shape, dtype, how many, bytes of all)."
     rows = [(what, shape, str(dtype).removeprefix('torch.'), times, size*times)
-            for (size, what, shape, dtype), times in found.items() if what not in ('weights', 'adapter', 'gradients')]
+        for (size, what, shape, dtype), times in found.items() if what not in ('weights', 'adapter', 'gradients')]
     return tuple(sorted(rows, key=lambda row: -row[-1])[:count])
 
 def predict(config, settings: Settings|None = None, **changes)->Memory:  # see `read_config`; of the settings
@@ -460,8 +460,8 @@ def predicted(model, count: int, s: Settings)->Memory:
     state, work = step_on_paper(model, s)
     cache, reading = (0, 0) if s.server else play_on_paper(model, s)
     return Memory(parts['weights'], parts['adapter'], parts['weights'] if s.reference and not s.lora else 0, state,
-                  round(s.server), cache, reading, parts['gradients'], parts['activations'], parts['logits'], work,
-                  count, sum(p.numel() for p in trained), largest(found), s)
+        round(s.server), cache, reading, parts['gradients'], parts['activations'], parts['logits'], work,
+        count, sum(p.numel() for p in trained), largest(found), s)
 
 UNITS = dict(B=1, KB=2**10, MB=2**20, GB=2**30, TB=2**40)
 
@@ -474,7 +474,7 @@ def parse_bytes(size)->int:  # such as '12GB' or '24 GiB'; a number is bytes
     return round(float(found[1])*UNITS[f'{found[2].upper()}B'])
 
 WAYS = (dict(lora=0, quantise=False, dtype=torch.float32), dict(lora=16, quantise=False, dtype=torch.bfloat16),
-        dict(lora=16, quantise=True, dtype=torch.bfloat16))
+    dict(lora=16, quantise=True, dtype=torch.bfloat16))
 
 def most_tokens(model, s: Settings, room: float, most: int = 32768)->int:
     "The largest budget with which an update takes no more than `room` bytes; 0 where not even one episode does."
@@ -522,7 +522,7 @@ def in_words(m: Memory)->str:
     "The settings of a prediction in one line."
     s = m.settings
     how = ('all weights' if not s.lora
-           else f'LoRA of rank {s.lora} on {"NF4" if s.quantise else str(s.dtype).removeprefix("torch.")}')
+        else f'LoRA of rank {s.lora} on {"NF4" if s.quantise else str(s.dtype).removeprefix("torch.")}')
     return f'{how}, checkpointing {"on" if s.checkpointing else "off"}, budget={s.budget}, {s.rows} episodes at once'
 
 def settings_of(policy, recipe, length: int|None = None, **changes)->Settings:
@@ -531,11 +531,11 @@ def settings_of(policy, recipe, length: int|None = None, **changes)->Settings:
     length = length or min(policy.max_context, recipe.budget)
     lora = max((c.r for c in adapters.values()), default=recipe.lora.get('r', 16) if recipe.lora else 0)
     return Settings(**dict(lora=lora, quantise=bool(getattr(model, 'is_loaded_in_4bit', False)),
-                           dtype=model.get_input_embeddings().weight.dtype, precision=recipe.precision,
-                           checkpointing=any(getattr(m, 'gradient_checkpointing', False) for m in model.modules()),
-                           budget=recipe.budget, length=length, said=min(1., recipe.max_turns*recipe.max_tokens/length),
-                           rows=recipe.groups*recipe.group_size, reference=bool(recipe.kl_coef),
-                           optimizer=getattr(recipe, 'optimizer', torch.optim.AdamW)) | changes)
+        dtype=model.get_input_embeddings().weight.dtype, precision=recipe.precision,
+        checkpointing=any(getattr(m, 'gradient_checkpointing', False) for m in model.modules()),
+        budget=recipe.budget, length=length, said=min(1., recipe.max_turns*recipe.max_tokens/length),
+        rows=recipe.groups*recipe.group_size, reference=bool(recipe.kl_coef),
+        optimizer=getattr(recipe, 'optimizer', torch.optim.AdamW)) | changes)
 
 def memory_of(device)->int|None:
     "Bytes that this process may use of a device; None for a CPU, which pages."
@@ -554,18 +554,18 @@ def check_fits(policy, recipe,  # agentlab.policy.Policy; agentlab.train.Recipe
     try: m = predict(config, s)
     except Exception as why:  # a model that cannot be built on paper may still be trained
         warnings.warn(f'what {policy.name or config.model_type!r} needs of memory could not be predicted '
-                      f'({type(why).__name__}: {why}); it is tried all the same')
+            f'({type(why).__name__}: {why}); it is tried all the same')
         return None
     if m.total <= have: return m
     parts = sorted(((size, what) for when, what, size in rows_of(m) if when in ('always', 'assumed') or 'peak' in when),
-                   reverse=True)[:3]
+        reverse=True)[:3]
     fits = [in_words(x) for x in propose(config, have, length=s.length, rows=s.rows, said=s.said, precision='bf16')]
     remedy = (f'What fits: {"; or ".join(fits)}.' if fits else f'Nothing fits with episodes of {s.length} tokens: take '
-              f'a smaller model, shorter episodes or a larger card.')
+        f'a smaller model, shorter episodes or a larger card.')
     raise ValueError(f'model={policy.name or config.model_type!r}: this run ({in_words(m)}) needs {gigabytes(m.total)} '
-                     f'and the card has {gigabytes(have)}. '
-                     f'Most of it: {", ".join(f"{what} {gigabytes(size)}" for size, what in parts)}. {remedy} To try '
-                     f'all the same: train(..., check=False).')
+        f'and the card has {gigabytes(have)}. '
+        f'Most of it: {", ".join(f"{what} {gigabytes(size)}" for size, what in parts)}. {remedy} To try '
+        f'all the same: train(..., check=False).')
 
 def fit(model: str = 'Qwen/Qwen2.5-0.5B-Instruct',  # a name on the hub, or a folder with a config.json
     gpu: str = '12GB',     # memory of the card
@@ -579,7 +579,7 @@ def fit(model: str = 'Qwen/Qwen2.5-0.5B-Instruct',  # a name on the hub, or a fo
     print(f'{model} on {gpu}, episodes of {length} tokens')
     if not found:
         print(f'nothing fits. With 4-bit weights and one episode at a time it needs '
-              f'{gigabytes(predict(config, quantise=True, budget=length, length=length, rows=1).total)}')
+            f'{gigabytes(predict(config, quantise=True, budget=length, length=length, rows=1).total)}')
         return
     for m in found: print(f'  {gigabytes(m.total):>9}  {in_words(m)}')
     print(f'\nwhere it goes ({in_words(found[-1])}):\n{found[-1]}')

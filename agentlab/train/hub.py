@@ -52,12 +52,12 @@ def _head(run, repo, base, license, tests)->str:
     facts, library = run.info['facts'], 'peft' if _adapter(run) else 'transformers'
     env = facts['env']['env'].partition(':')[2]
     results = [EvalResult('reinforcement-learning', env, f'{env}: {row["tasks"]} held-out tasks', 'success',
-                          row[f'test_{way}'], metric_name=f'success, {way}')
-               for row in tests[-1:] for way in ('greedy', 'sampled')]
+                   row[f'test_{way}'], metric_name=f'success, {way}')
+        for row in tests[-1:] for way in ('greedy', 'sampled')]
     told = dict(model_name=repo, eval_results=results) if results else {}
     tags = ['agentlab', 'reinforcement-learning', 'agent', facts['recipe']['name'], env]
     head = ModelCardData(base_model=base or None, license=license or None, library_name=library, tags=tags,
-                         pipeline_tag='text-generation', **told)
+        pipeline_tag='text-generation', **told)
     return head.to_yaml()
 
 def model_card(run, repo:str,  # Run, or its folder; owner/name
@@ -73,17 +73,17 @@ def model_card(run, repo:str,  # Run, or its folder; owner/name
     cards.filters['public'] = public
     card = cards.from_string(packaged('train/card.jinja'))
     return card.render(head=_head(run, repo, base, license, tests), repo=repo, base=base, adapter=_adapter(run),
-                       facts=facts, rows=rows, tests=tests, curves=curves, versions=run.info.get('versions', {}))
+        facts=facts, rows=rows, tests=tests, curves=curves, versions=run.info.get('versions', {}))
 
 def _staged(run, folder, card, base, traces):
     "Lay out what is sent. FileNotFoundError: no policy in the run; ValueError: an adapter of an unknown base."
     policy, own = run.folder/'policy', Path(folder)
     if not policy.is_dir():
         raise FileNotFoundError(f'{policy} does not exist: it is written after the last update. Go on with the run: '
-                                f'agentlab train --resume --out {run.folder}')
+            f'agentlab train --resume --out {run.folder}')
     if _adapter(run) and not base:
         raise ValueError(f"base='': {policy} is an adapter, and its base is no name of the hub. Say which: "
-                         f"base='owner/name', --base owner/name")
+            f"base='owner/name', --base owner/name")
     wanted = [(policy, FILES), (run.folder, ('episodes/*.parquet', 'tests/*.parquet', '*.jsonl')*traces)]
     for place, path in [(x, p) for x, patterns in wanted for pattern in patterns for p in x.glob(pattern)]:
         if not path.is_file() or path.is_symlink(): continue
@@ -108,7 +108,7 @@ def push_to_hub(run, repo:str,  # Run, or its folder; owner/name
         made = api.create_repo(repo, private=private, exist_ok=True)
         if private and not api.repo_info(repo).private:
             raise ValueError(f'repo={repo!r} is there already, and public. Give another name, or say that this may be '
-                             f'public: private=False, --public')
+                f'public: private=False, --public')
         api.upload_folder(repo_id=repo, folder_path=folder, commit_message='A policy trained with agentlab')
     return str(made)
 

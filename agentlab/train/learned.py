@@ -62,14 +62,14 @@ class Progress(Critic):
         self.share = nn.Linear(policy.model.config.hidden_size, 1, device=policy.device, dtype=torch.float64)
         for weight in self.share.parameters(): nn.init.zeros_(weight)
         self.share_passes, self.share_optimizer = share_passes, torch.optim.AdamW(self.share.parameters(), lr=share_lr,
-                                                                                  weight_decay=.01)
+            weight_decay=.01)
     @torch.no_grad()
     def read(self, policy, batch:Batch, budget:int)->Batch:
         "The batch with what `Critic` gives, and `turns.contribution`."
         batch = super().read(policy, batch, budget)
         ends = turn_starts(batch).roll(-1)  # the last action token of every turn
         self.known = (self.hidden.new_zeros(len(batch.turns), self.hidden.shape[1])
-                      .index_copy(0, batch.action_turn[ends], self.hidden[ends]).double())
+            .index_copy(0, batch.action_turn[ends], self.hidden[ends]).double())
         self.batch = batch  # with the outcomes that the environment gave
         return batch.with_turns(contribution=self.share(self.known)[:, 0])
     def fit(self, targets:Tensor, seed:int)->dict:
@@ -82,7 +82,7 @@ class Progress(Critic):
     def tensors(self)->dict:
         "Weights of both heads and moments of their optimisers."
         return super().tensors() | {f'share.{name}': x
-                                    for name, x in (self.share.state_dict() | moments(self.share_optimizer)).items()}
+            for name, x in (self.share.state_dict() | moments(self.share_optimizer)).items()}
     def restore(self, tensors:dict):
         "Go on from what `tensors` gave."
         super().restore(tensors)
@@ -112,21 +112,21 @@ class ThreeValues(Critic):
         seed:int, lr:float=.01, passes:int=20,  # not used: the heads begin at zero; over the batch, each step
         **head):                # of `ValueHead`: bins, low, high, ratio
         self.head = nn.ModuleDict({name: ValueHead(policy.model.config.hidden_size, **head)
-                                   for name in ('low', 'high', 'term')}).to(policy.device)
+            for name in ('low', 'high', 'term')}).to(policy.device)
         self.passes, self.optimizer = passes, torch.optim.AdamW(self.head.parameters(), lr=lr, weight_decay=0.)
     @torch.no_grad()
     def read(self, policy, batch:Batch, budget:int)->Batch:
         "The batch with `tokens.value_low`, `value_high` and `value_term`; tokens need `part`."
         self.hidden, self.batch, part = policy.features(batch, budget), batch, batch.action('part')
         self.places = dict(low=(ACTION, first_token(batch, part == ACTION)), high=(SUBGOAL, first_token(batch)),
-                           term=(SWITCH, first_token(batch)))
+            term=(SWITCH, first_token(batch)))
         return batch.with_action(**{f'value_{name}': head.value(self.hidden) for name, head in self.head.items()})
     def lessons(self, targets:Tensor):
         "For every head that has something to learn: (head, where it read, what it should have said, what it said)."
         part, turn = self.batch.action('part'), self.batch.action_turn
         for name, (kind, place) in self.places.items():
             of_turn = targets.new_full((len(self.batch.turns),
-                                        ), torch.nan).index_copy(0, turn[part == kind], targets[part == kind])
+                ), torch.nan).index_copy(0, turn[part == kind], targets[part == kind])
             good = of_turn.isfinite() & (place >= 0)
             if not good.any(): continue
             head, hidden = self.head[name], self.hidden[place[good]]

@@ -16,7 +16,7 @@ from ..episodes import Batch
 from ..policy.core import action_rows, take_rows
 
 SHARDED = dict(ACCELERATE_USE_FSDP='FSDP', ACCELERATE_USE_DEEPSPEED='DeepSpeed',
-               ACCELERATE_USE_MEGATRON_LM='Megatron-LM', ACCELERATE_USE_PARALLELISM_CONFIG='a parallelism config')
+    ACCELERATE_USE_MEGATRON_LM='Megatron-LM', ACCELERATE_USE_PARALLELISM_CONFIG='a parallelism config')
 PATIENCE = timedelta(hours=2)  # how long a process waits for the others: for the slowest environment
 
 def first_process(environ = os.environ)->bool:
@@ -32,9 +32,9 @@ def refuse_sharded(environ = os.environ):
     for name, what in SHARDED.items():
         if switched_on(name, environ):
             raise ValueError(f'{name}={environ[name]}: this launch splits the model by {what}, and this trainer keeps '
-                             f'it whole in every process. Launch without it '
-                             '(a config like assets/accelerate/two_cpus.yaml, or torchrun), or train a split model '
-                             'with agentlab.interop.trl.AgentGRPOTrainer.')
+                f'it whole in every process. Launch without it '
+                '(a config like assets/accelerate/two_cpus.yaml, or torchrun), or train a split model '
+                'with agentlab.interop.trl.AgentGRPOTrainer.')
 
 def start_processes(precision: str, cpu: bool,  # 'no' or 'bf16', as in a recipe; the policy is on a CPU
 ):              # accelerate.Accelerator
@@ -99,7 +99,7 @@ def weights_key(model)->int:
     "A number that follows from every bit of a model's parameters and buffers, in whatever order a device adds."
     tensors = [*model.named_parameters(), *model.named_buffers()]
     sums = [int(x.detach().contiguous().reshape(-1).view(torch.uint8).sum(dtype=torch.int64)) for _, x in tensors
-            if x.numel()]
+        if x.numel()]
     return sum((i + 1)*s for i, s in enumerate(sums))
 
 def barrier(t, what: str, value, remedy: str):

@@ -47,11 +47,11 @@ def load_recipe(name: str,  # a known name, or 'package.module:name' of a functi
     made = called('recipe', name, make, **changes)
     if not isinstance(made, Recipe):
         raise ValueError(f'recipe={name!r} gives a {type(made).__name__}, not a Recipe: write a function (**changes) '
-                         f'that returns one')
+            f'that returns one')
     return made
 
 def in_format(recipe: Recipe,  # its rollouts must take `format`, as `play` does
     format)->Recipe:  # Plain(), Thinking() or Calls() of agentlab.policy.formats
     "The recipe with a policy that acts in this format, in training and in tests."
     return dataclasses.replace(recipe, rollout=partial(recipe.rollout, format=format),
-                               test_rollout=partial(recipe.test_rollout, format=format))
+        test_rollout=partial(recipe.test_rollout, format=format))

@@ -26,7 +26,7 @@ class Run:
         info = _read_json(path)
         if not isinstance(info.get('facts'), dict):
             raise ValueError(f'{path} holds no facts of a run: it is damaged, or something else wrote it. `agentlab '
-                             f'runs` lists the runs.')
+                f'runs` lists the runs.')
         return info
     def rows(self)->list[dict]:
         "Rows of metrics.jsonl. A half-written last line is left out; a damaged one too, with a warning."
@@ -54,8 +54,8 @@ class Run:
         "Raise FileNotFoundError where somebody has removed the folder of a run that goes on."
         if not (self.folder / 'run.json').exists():
             raise FileNotFoundError(f'{self.folder}/run.json is gone: somebody removed or moved the run folder while '
-                                    f'it was written to. Nothing more is written there; what was not moved '
-                                    f'elsewhere is lost')
+                f'it was written to. Nothing more is written there; what was not moved '
+                f'elsewhere is lost')
     def ask_stop(self):
         "Ask the trainer of this folder to end after this update. It removes the request when ended, or an older one."
         (self.folder / 'stop').touch()
@@ -90,17 +90,17 @@ def read_row(line: bytes, checked: bool = False,  # of a row log, with its end; 
 def _read_json(path: Path)->dict:
     if not path.exists():
         raise FileNotFoundError(f'{path} does not exist, so {path.parent} is no run folder. `agentlab runs` lists '
-                                f'the runs.')
+            f'the runs.')
     try: info = json.loads(path.read_text(encoding='utf-8'))
     except (ValueError, RecursionError) as e:
         raise ValueError(f'{path} is damaged ({in_words(e)}). `agentlab view {path.parent}/episodes` shows what was '
-                         f'played, if it was kept.') from None
+            f'played, if it was kept.') from None
     if not isinstance(info, dict) or not isinstance(info.get('schema_version', 0), int):
         raise ValueError(f'{path} is damaged: it holds no object with a schema_version. `agentlab runs` lists '
-                         f'the runs.')
+            f'the runs.')
     if info.get('schema_version', 0) > SCHEMA_VERSION:
         raise ValueError(f"{path} has schema_version {info['schema_version']}, this agentlab reads up to "
-                         f"{SCHEMA_VERSION}. Upgrade agentlab-rl.")
+            f"{SCHEMA_VERSION}. Upgrade agentlab-rl.")
     return info
 
 def read_log(path: Path)->tuple[list[tuple[int, int, dict]], list[int]]:
@@ -119,7 +119,7 @@ def _rows(path: Path)->list[dict]:
     rows, damaged = read_log(path)
     if damaged:
         warnings.warn(f'{path}: damaged and left out: line '
-                      f'{", ".join(map(str, damaged[:5]))}{", ..." if len(damaged) > 5 else ""}')
+            f'{", ".join(map(str, damaged[:5]))}{", ..." if len(damaged) > 5 else ""}')
     return [row for _, _, row in rows]
 
 @contextlib.contextmanager
@@ -140,11 +140,11 @@ def alone(folder,       # a run folder; made where it is missing
             lock.acquire(timeout=wait)
     except Timeout:
         raise BlockingIOError(f'{folder} is in use: {_writer(folder)} writes to it. Wait until that has ended, end it, '
-                              f'or give another folder.') from None
+            f'or give another folder.') from None
     try:
         with contextlib.suppress(OSError):
             (folder / '.writer').write_text(f'process {os.getpid()} on {socket.gethostname()}, since '
-                                            f'{time.strftime("%Y-%m-%d %H:%M:%S")},')
+                f'{time.strftime("%Y-%m-%d %H:%M:%S")},')
         yield
     finally:
         with contextlib.suppress(OSError): (folder / '.writer').unlink()
@@ -164,11 +164,11 @@ def open_run(folder, facts: dict,  # what makes the run: recipe, environment, po
     old = run.info if (run.folder / 'run.json').exists() else None
     if old is not None and not resume:
         raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give '
-                              f'another folder.')
+            f'another folder.')
     if old is not None: _same_facts(old['facts'], json.loads(json.dumps(facts)), folder, defaults or {})
     run.folder.mkdir(parents=True, exist_ok=True)
     info = dict(schema_version=SCHEMA_VERSION, created=time.strftime('%Y-%m-%dT%H:%M:%S'), versions=_versions(),
-                facts=facts)
+        facts=facts)
     if old is not None: info = old | dict(facts=facts)
     with atomic(run.folder / 'run.json') as path: path.write_text(json.dumps(info, indent=1))
     return run
@@ -180,7 +180,7 @@ def check_goes_on(folder, resume: bool, **facts):
     if not (run.folder / 'run.json').exists(): return
     if not resume:
         raise FileExistsError(f'{folder} already holds a run. Go on with it (resume=True, --resume), or give '
-                              f'another folder.')
+            f'another folder.')
     known = run.info['facts']
     old = {name: {key: (known.get(name) or {}).get(key) for key in asked} for name, asked in facts.items()}
     _same_facts(old, json.loads(json.dumps(facts)), folder, {})
@@ -192,7 +192,7 @@ def _same_facts(old, new, folder, defaults, where=''):
             _same_facts(old[key], new[key], folder, defaults.get(key) or {}, f'{where}{key}.')
         elif key != 'steps' and old.get(key, defaults.get(key)) != new.get(key):
             raise ValueError(f'{folder} holds a run with {where}{key}={old.get(key)!r}, you asked for '
-                             f'{new.get(key)!r}. Give another folder, or the same settings.')
+                f'{new.get(key)!r}. Give another folder, or the same settings.')
 
 def _versions()->dict:
     from importlib.metadata import PackageNotFoundError, version
@@ -236,7 +236,7 @@ def _digest(facts: dict)->str: return hashlib.blake2b(json.dumps(facts).encode()
 def moments(optimizer)->dict[str, Tensor]:
     "The state of a torch optimiser as flat tensors, named number.name, for a checkpoint."
     return {f'{i}.{name}': torch.as_tensor(x) for i, values in optimizer.state_dict()['state'].items()
-            for name, x in values.items()}
+        for name, x in values.items()}
 
 def restore_moments(optimizer, tensors: dict[str, Tensor]):
     "Put back what `moments` gave; tensors under other names are passed over."
@@ -304,8 +304,8 @@ def _check_logs(run: Run, step: int):
         if name == 'tests.jsonl' and not damaged or name == 'metrics.jsonl' and kept == list(range(step)): continue
         if path.exists(): shutil.copy(path, run.folder / f'{name}.damaged')
         raise ValueError(f'{path}: {wrong}, and the checkpoint has {step} updates behind it. A copy is in '
-                         f'{name}.damaged. Mend the file and resume, '
-                         f'or give another folder; without {run.folder}/checkpoints the run begins again.')
+            f'{name}.damaged. Mend the file and resume, '
+            f'or give another folder; without {run.folder}/checkpoints the run begins again.')
 
 def is_whole(path: Path)->bool:
     "Whether a file of episodes is what was written."

@@ -35,7 +35,7 @@ def flat_facts(run:Run)->dict:
     "What makes the run, as recipe.lr -> text; what is not set is left out."
     parts = {k: x if isinstance(x, dict) else {'': x} for k, x in run.info['facts'].items()}
     return {f'{k}.{name}'.strip('.'): str(x)[:500] for k, part in parts.items() for name, x in part.items()
-            if x not in (None, {})}
+        if x not in (None, {})}
 
 def to_tensorboard(run, step)->Sink:
     from torch.utils.tensorboard import SummaryWriter
@@ -49,7 +49,7 @@ def to_tensorboard(run, step)->Sink:
 def _as_wandb(package, own, finish)->Sink:
     "Trackio speaks as Weights & Biases does."
     return Sink(lambda numbers, step: own.log(numbers, step=step), finish,
-                lambda name, frame, step: own.log({name: package.Table(dataframe=frame)}, step=step))
+        lambda name, frame, step: own.log({name: package.Table(dataframe=frame)}, step=step))
 
 def to_trackio(run, step)->Sink:
     import trackio
@@ -74,10 +74,10 @@ def to_mlflow(run, step)->Sink:
     def log(numbers, step):
         client.log_batch(own, [mlflow.entities.Metric(k, x, int(time.time()*1000), step) for k, x in numbers.items()])
     return Sink(log, lambda failed: client.set_terminated(own, 'FAILED' if failed else 'FINISHED'),
-                lambda name, frame, step: client.log_table(own, frame, f'{name}/step_{step:06d}.json'))
+        lambda name, frame, step: client.log_table(own, frame, f'{name}/step_{step:06d}.json'))
 
 TRACKERS = dict(tensorboard=Tracker('tensorboard', to_tensorboard), trackio=Tracker('trackio', to_trackio),
-                wandb=Tracker('wandb', to_wandb), mlflow=Tracker('mlflow', to_mlflow))
+    wandb=Tracker('wandb', to_wandb), mlflow=Tracker('mlflow', to_mlflow))
 
 def turn_table(batch:Batch, rows:int=200,  # as a run folder keeps it; turns at most
     limit:int=2000):  # characters of a text -> pandas table: group, episode, t, read, said, reward, outcome
@@ -97,7 +97,7 @@ def turn_table(batch:Batch, rows:int=200,  # as a run folder keeps it; turns at 
     turns = zip(*(batch.turns[c].tolist() for c in ('episode', 't', 'reward')))
     of, paid = batch.episodes.group.tolist(), batch.episodes.outcome.tolist()
     found = [dict(group=chosen, episode=e, t=t, read=say(False, i), said=say(True, i), reward=x, outcome=paid[e])
-             for i, (e, t, x) in enumerate(turns) if of[e] == chosen]
+        for i, (e, t, x) in enumerate(turns) if of[e] == chosen]
     return pd.DataFrame(found[:rows])
 
 class Reports:
@@ -114,7 +114,7 @@ class Reports:
         except Exception as e:
             if self.sinks: self.sinks.pop(name, None)
             warnings.warn(f'{name} is told of no more updates of this run: {in_words(e)}. The run goes on, and its '
-                          f'folder keeps every row', stacklevel=3)
+                f'folder keeps every row', stacklevel=3)
     def _each(self, call):
         for name, sink in list(self.sinks.items()): self._try(name, lambda: call(sink))
     def _begin(self, step):
@@ -144,7 +144,7 @@ class Reports:
 def numbers_of(row:dict)->dict:
     "The finite numbers of a row, without its step."
     return {k: float(x) for k, x in row.items()
-            if isinstance(x, (int, float)) and not isinstance(x, bool) and k != 'step' and math.isfinite(x)}
+        if isinstance(x, (int, float)) and not isinstance(x, bool) and k != 'step' and math.isfinite(x)}
 
 def report_to(names:str,  # 'tensorboard,trackio'
     table_every:int=10,   # updates between two tables of turns; 0: none
@@ -157,5 +157,5 @@ def report_to(names:str,  # 'tensorboard,trackio'
             raise ValueError(f'report_to={names!r}: no tracker {name!r}; known are {", ".join(trackers)}')
         if find_spec(trackers[name].package) is None:
             raise ImportError(f'report_to={names!r}: {trackers[name].package} is not installed: pip install {name}, or '
-                              'pip install "agentlab-rl[trackers]" for tensorboard and trackio')
+                'pip install "agentlab-rl[trackers]" for tensorboard and trackio')
     return Reports({name: trackers[name] for name in wanted}, table_every)

@@ -35,7 +35,7 @@ from ..rollout.filters import CurationError
 from . import fit
 from .ranks import Together, all_gather, barrier, broadcast, shard, start_processes, weights_key
 from .runs import (Run, alone, load_checkpoint, moments, open_run, restore_moments, rewind,
-                                 save_checkpoint, save_policy)
+    save_checkpoint, save_policy)
 
 class Training:
     "A policy being trained by a recipe: accelerator, optimiser, reference."
@@ -48,7 +48,7 @@ class Training:
         self.policy.model.to(self.accelerator.device)
         if self.ranks > 1:
             barrier(self, 'the weights they begin with', weights_key(self.policy.model),
-                   'Load the policy from one folder, or make it with the same seed in every process.')
+                'Load the policy from one folder, or make it with the same seed in every process.')
         for one in (self.policy, *getattr(self.policy, 'of', {}).values()):
             # every log-probability of the run, old and new, is computed alike
             one.precision, one.tree = recipe.precision, recipe.tree
@@ -59,7 +59,7 @@ class Training:
         self.optimizer = recipe.optimizer(self.weights.values(), lr=recipe.lr, weight_decay=recipe.weight_decay)
         made = ((name, getattr(recipe, name)) for name in ('critic', 'memory', 'replay'))
         self.critic, self.memory, self.replay = (make(self.policy, derive(recipe.seed, name)) if make else None
-                                                 for name, make in made)
+            for name, make in made)
         self.planned = recipe
     def begin(self, step: int):
         "The recipe of this step: the run's, with what its schedule and its memory change."
@@ -85,7 +85,7 @@ class Training:
     def asked(self)->bool:
         "Whether the run should end: its caller or a request in the run folder says so. All processes agree."
         return any(self.gather([self.should_stop()
-                                or (self.rank == 0 and self.run is not None and self.run.stop_asked())]))
+            or (self.rank == 0 and self.run is not None and self.run.stop_asked())]))
 
 def scheduled(recipe: Recipe, step: int, plan: dict|None = None)->Recipe:  # of a memory
     "The recipe with what its schedule, and then a plan, changes in a step."
@@ -96,7 +96,7 @@ def check_suits(policy, env, recipe: Recipe):
     "Refuse a policy without room for an action, an environment the recipe cannot play. ValueError, TypeError."
     if recipe.max_tokens >= policy.max_context:
         raise ValueError(f'max_tokens={recipe.max_tokens}: the policy {policy.name!r} takes {policy.max_context} '
-                         f'tokens, the whole conversation included. Give fewer, or a policy with a longer max_context.')
+            f'tokens, the whole conversation included. Give fewer, or a policy with a longer max_context.')
     check_world(recipe, env)
 
 def with_lora(policy, **config):
@@ -107,13 +107,13 @@ def with_lora(policy, **config):
     except ImportError: raise ImportError('a LoRA adapter needs peft: pip install "agentlab-rl[lora]"') from None
     if getattr(policy, 'roles', ()):
         raise ValueError(f'lora={config}: this policy has weights for every role. Make them adapters: '
-                         f'RoleWeights(with_lora(policy, ...), seats), with lora={{}}')
+            f'RoleWeights(with_lora(policy, ...), seats), with lora={{}}')
     if adapted(policy.model):
         raise ValueError(f'lora={config}: the policy {policy.name!r} has an adapter already, and that is what is '
-                         f'trained. Leave lora empty (lora={{}}, no --lora)')
+            f'trained. Leave lora empty (lora={{}}, no --lora)')
     model = with_adapter(policy.model, **dict(r=16, lora_alpha=32, target_modules='all-linear') | config)
     return Policy(model, policy.tokenizer, policy.max_context, policy.name, policy.samples_by, chat=policy.chat,
-                  exact=policy.exact, provenance=policy.provenance)
+        exact=policy.exact, provenance=policy.provenance)
 
 def reference_of(policy):
     "The policy as training begins: a copy; of one with an adapter, copies of the adapter's weights alone."
@@ -144,7 +144,7 @@ def for_gpu(recipe: Recipe,
     if not isinstance(unbound(objective), corrected):
         objective = partial(corrected(unbound(objective), weights), **arguments(objective))
     large = dict(recompute_old=True, objective=objective, optimizer=paged_adamw, lr=2e-5,
-                 max_tokens=max(recipe.max_tokens, 32), precision='bf16' if torch.cuda.is_available() else 'no')
+        max_tokens=max(recipe.max_tokens, 32), precision='bf16' if torch.cuda.is_available() else 'no')
     return dataclasses.replace(recipe, **large | changes)
 
 def for_pretrained(recipe: Recipe, **changes)->Recipe:  # fields of the recipe, such as lr, groups, temperature
@@ -217,7 +217,7 @@ def usable(played: Batch)->Batch:
     if not good.any():
         key = played.episodes.error[0].item()
         raise RuntimeError(f"all {len(played)} episodes ended with an error of the environment, so there is nothing to "
-                           f"learn from. The first: {played.labels['error'][key]}")
+            f"learn from. The first: {played.labels['error'][key]}")
     return played if good.all() else played.select(good)
 
 class Skip(Exception):
@@ -285,7 +285,7 @@ def finite(name: str, x: Tensor, remedy: str):
     bad = ~torch.isfinite(x)
     if bad.any():
         raise Skip(f'{int(bad.sum())} of {len(x)} values of {name} are NaN or infinite, so this update was not '
-                   f'made. {remedy}')
+            f'made. {remedy}')
 
 def reference_logp(training: Training, batch: Batch)->Tensor:
     "Log-probabilities of the policy that training began with: a copy, or the model with its adapter of then."
@@ -308,7 +308,7 @@ def planned(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->
     logp, entropy = training.together.logprobs(whole, r.temperature, r.budget)
     columns = plan(logp, whole, advantage[chosen], entropy, **arguments(r.objective))
     return batch.with_action(**{name: x.new_zeros(len(advantage)).index_copy(0, chosen, x)
-                                for name, x in columns.items()})
+        for name, x in columns.items()})
 
 def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)->dict:
     "Gradient of the loss of one minibatch, and sums over its tokens of what is measured on the way."
@@ -317,7 +317,7 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
     whole, chosen = take_rows(batch, rows)
     weight = advantage.new_zeros(len(advantage)).index_copy(0, chosen, loss_weights(whole, r.loss_per).to(advantage))
     sums = dict(loss=0., kl=0., kl_reference=0., clip_fraction=0., gap=0., sampler_kl=0., unsampled=0, sampled=0,
-                tokens=0, past=0, outside=0)
+        tokens=0, past=0, outside=0)
     sums |= dict(computed=0, held=0, kl_each=[], kl_reference_each=[])
     for part, which in t.policy.parts(batch, rows[t.rank::t.ranks], r.budget):
         logp, entropy = t.policy.forward(part, r.temperature)
@@ -336,45 +336,45 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
 
 metric('loss', 'the objective that was minimised', 'mean over the minibatches of the step', '-')
 metric('kl', 'how far this step moved the policy',
-       'k3 estimate between the policy that sampled and the one at each minibatch of the step, mean over tokens',
-       'nats a token',
-       Panel('policy movement (KL)', 'How far one update moved the policy, at the middle token and at the '
-             f'farthest, on a log axis. It should shrink as the agent settles. {SPIKE}', None, 'nats, log axis',
-             place=7, log=True, spread=True, optional=False))
+    'k3 estimate between the policy that sampled and the one at each minibatch of the step, mean over tokens',
+    'nats a token',
+    Panel('policy movement (KL)', 'How far one update moved the policy, at the middle token and at the '
+          f'farthest, on a log axis. It should shrink as the agent settles. {SPIKE}', None, 'nats, log axis',
+          place=7, log=True, spread=True, optional=False))
 metric('kl_median', 'the same at the middle token: half of the tokens moved less',
-       'k3 estimate, median over the tokens of all minibatches but the first, before which no step was made', 'nats')
+    'k3 estimate, median over the tokens of all minibatches but the first, before which no step was made', 'nats')
 metric('kl_max', 'the same at the token that moved most; a spike, far above the median: what the policy had said '
-       'it made all but impossible', 'k3 estimate, which grows with exp of the gap; largest over the same tokens',
-       'nats')
+    'it made all but impossible', 'k3 estimate, which grows with exp of the gap; largest over the same tokens',
+    'nats')
 metric('kl_reference', 'distance to the reference policy, where a recipe uses one',
-       'k3 estimate, mean over tokens, at each minibatch', 'nats a token',
-       Panel('drift from reference (KL)', 'At the middle token and at the farthest, on a log axis. It may grow, it '
-             'should not run away. A spike is as in policy movement.', None, 'nats, log axis', place=8, log=True,
-             spread=True))
+    'k3 estimate, mean over tokens, at each minibatch', 'nats a token',
+    Panel('drift from reference (KL)', 'At the middle token and at the farthest, on a log axis. It may grow, it '
+          'should not run away. A spike is as in policy movement.', None, 'nats, log axis', place=8, log=True,
+          spread=True))
 metric('kl_reference_median', 'the same at the middle token',
-       'k3 estimate, median over the tokens of all minibatches of the step', 'nats')
+    'k3 estimate, median over the tokens of all minibatches of the step', 'nats')
 metric('kl_reference_max', 'the same at the token that is farthest; far above the median, it is a spike, as for '
-       '`kl_max`', 'k3 estimate, largest over the tokens of all minibatches of the step', 'nats')
+    '`kl_max`', 'k3 estimate, largest over the tokens of all minibatches of the step', 'nats')
 metric('clip_fraction', 'share of action tokens whose ratio left the clip range on the side that stops the gradient',
-       'mean over the minibatches of the step', 'tokens, 0-1',
-       Panel('clipped tokens', 'Small and steady is healthy. A jump says that one update tried to move further '
-             'than the clip allows.', (0, None), 'share of tokens', place=5, optional=False, strip=True))
+    'mean over the minibatches of the step', 'tokens, 0-1',
+    Panel('clipped tokens', 'Small and steady is healthy. A jump says that one update tried to move further '
+          'than the clip allows.', (0, None), 'share of tokens', place=5, optional=False, strip=True))
 metric('grad_norm', 'length of the gradient before clipping', 'mean over the minibatches of the step', '-',
-       Panel('gradient norm', 'Spikes mark the updates to distrust. A run that spikes again and again wants a '
-             'smaller learning rate.', (0, None), 'length before clipping', place=6, optional=False))
+    Panel('gradient norm', 'Spikes mark the updates to distrust. A run that spikes again and again wants a '
+          'smaller learning rate.', (0, None), 'length before clipping', place=6, optional=False))
 metric('sampler_gap', 'largest difference between the log-probability at sampling and the one the trainer computes '
-       'with the same weights', 'maximum over the action tokens of the first minibatch', 'nats')
+    'with the same weights', 'maximum over the action tokens of the first minibatch', 'nats')
 metric('sampler_kl', 'distance of the trainer from the sampler; below 0, the sampler did not draw from what it '
-       'reported',
-       'k1 estimate: mean of reported minus computed log-probability over the action tokens of the first minibatch',
-       'nats a token')
+    'reported',
+    'k1 estimate: mean of reported minus computed log-probability over the action tokens of the first minibatch',
+    'nats a token')
 metric('unsampled', 'share of the tokens in the loss that no sampler reported', 'counted in the first minibatch',
-       'tokens, 0-1')
+    'tokens, 0-1')
 metric('held', 'tokens of the rows that were learned from', 'counted, over the minibatches of the step', 'tokens')
 metric('computed', 'tokens that the model read for them, padding included; fewer where shared prefixes are '
-       'computed once', 'counted, in the passes with a gradient', 'tokens')
+    'computed once', 'counted, in the passes with a gradient', 'tokens')
 metric('kept', 'share of the action tokens that count in the loss after curation',
-       'tokens with a weight above 0, of those that curation left', 'tokens, 0-1')
+    'tokens with a weight above 0, of those that curation left', 'tokens, 0-1')
 
 def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, kl: Tensor|None)->dict:
     """Sums over the action tokens of a part: distance moved (and that of each token), clipped tokens, distance from
@@ -390,12 +390,12 @@ def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, k
     limits = {k: given[k] for k in ('low', 'high') if k in given} if given.get('low', 0.) <= 1 else {}
     ratio, bounds = (-moved[past & (part.action('weight') > 0)]).exp(), dict(low=.2, high=.2) | limits
     return dict(past=len(ratio), outside=int(((ratio < 1 - bounds['low']) | (ratio > 1 + bounds['high'])).sum()),
-                kl=each.sum().item(), kl_each=[each.float().cpu()],
-                kl_reference_each=[] if kl is None else [kl.detach().float().cpu()],
-                clip_fraction=clip_fraction(logp, part, advantage, **limits).item()*len(logp),
-                kl_reference=0. if kl is None else kl.sum().item(), sampler_kl=known.sum().item(),
-                unsampled=len(apart) - len(known), sampled=len(apart),
-                gap=known.abs().max().item() if len(known) else 0.)
+        kl=each.sum().item(), kl_each=[each.float().cpu()],
+        kl_reference_each=[] if kl is None else [kl.detach().float().cpu()],
+        clip_fraction=clip_fraction(logp, part, advantage, **limits).item()*len(logp),
+        kl_reference=0. if kl is None else kl.sum().item(), sampler_kl=known.sum().item(),
+        unsampled=len(apart) - len(known), sampled=len(apart),
+        gap=known.abs().max().item() if len(known) else 0.)
 
 def rounds(training: Training, batch: Batch, advantage: Tensor):
     "What to move on in turn: (batch whose weights select tokens, advantage); the recipe's `updates`, or all at once."
@@ -443,7 +443,7 @@ def move(training: Training, batch: Batch, advantage: Tensor, step: int, *purpos
             norms.append(norm)
     if not norms:
         raise Skip('no action token counts in the loss, so this update was not made. Look at tokens.weight, or at what '
-                   '`updates` selects.')
+            '`updates` selects.')
     tokens = sum(s['tokens'] for s in sums)
     means = {k: sum(s[k] for s in sums)/tokens for k in ('kl', 'clip_fraction')}
     means['kl_reference'] = sum(s['kl_reference'] for s in sums)/tokens if r.kl_coef else None
@@ -453,7 +453,7 @@ def move(training: Training, batch: Batch, advantage: Tensor, step: int, *purpos
     means['past'] = {k: sum(s[k] for s in sums) for k in ('past', 'outside')}
     means |= {k: sum(s[k] for s in sums) for k in ('computed', 'held')}
     return means | dict(loss=sum(s['loss'] for s in sums)/len(sums), grad_norm=sum(norms)/len(norms),
-                        **from_sampler(sums[0]))
+        **from_sampler(sums[0]))
 
 def spread_of(name: str, tokens: list[Tensor])->dict:
     "Median and largest of what was measured at every token, as `name_median` and `name_max`; None where it was not."
@@ -465,31 +465,31 @@ def from_sampler(sums: dict)->dict:
     "How far the first minibatch of an update, made with the weights that played, is from what the sampler reported."
     known = sums['sampled'] - sums['unsampled']
     return dict(sampler_gap=sums['gap'], sampler_kl=sums['sampler_kl']/known if known else None,
-                unsampled=sums['unsampled']/sums['sampled'] if sums['sampled'] else None)
+        unsampled=sums['unsampled']/sums['sampled'] if sums['sampled'] else None)
 
 metric('success', 'share of the sampled training episodes that reached the goal',
-       "mean of info['success'] over the episodes that ended without an error", 'episodes, 0-1',
-       Panel('success', 'Does it climb, and does it stay? A late fall after a peak is a policy that drifts.',
-             (0, 1), 'share of episodes', place=2, optional=False))
+    "mean of info['success'] over the episodes that ended without an error", 'episodes, 0-1',
+    Panel('success', 'Does it climb, and does it stay? A late fall after a peak is a policy that drifts.',
+          (0, 1), 'share of episodes', place=2, optional=False))
 metric('reward', 'what an episode earned', 'mean outcome over the episodes that ended without an error',
-       "the environment's unit",
-       Panel('reward', 'It should rise with success. Reward without success is a reward being gamed.', (0, None),
-             "mean outcome, the environment's unit", place=1, optional=False, strip=True))
+    "the environment's unit",
+    Panel('reward', 'It should rise with success. Reward without success is a reward being gamed.', (0, None),
+          "mean outcome, the environment's unit", place=1, optional=False, strip=True))
 metric('entropy', 'how open the choice of a token was',
-       'mean over action tokens of the full-softmax entropy when they were sampled', 'nats a token',
-       Panel('entropy', 'A slow fall is learning. A drop to zero within a few updates is collapse: nothing new '
-             'will be tried.', (0, None), 'nats a token', place=3, optional=False))
+    'mean over action tokens of the full-softmax entropy when they were sampled', 'nats a token',
+    Panel('entropy', 'A slow fall is learning. A drop to zero within a few updates is collapse: nothing new '
+          'will be tried.', (0, None), 'nats a token', place=3, optional=False))
 metric('entropy_by_turn', 'the same, one number for every turn of the game',
-       'mean over the action tokens of each turn', 'nats a token',
-       Panel('entropy by turn', 'The later the turn, the higher the line; the stronger the colour, the more open '
-             'the choice.', (0, None), 'nats', place=3, optional=False, table_of='entropy', strip=True))
+    'mean over the action tokens of each turn', 'nats a token',
+    Panel('entropy by turn', 'The later the turn, the higher the line; the stronger the colour, the more open '
+          'the choice.', (0, None), 'nats', place=3, optional=False, table_of='entropy', strip=True))
 metric('turns', 'length of an episode', 'mean', 'turns')
 metric('episodes', 'episodes played', 'counted', 'episodes')
 metric('errors', 'episodes that a fault of the environment ended; they are not trained on', 'counted', 'episodes')
 metric('truncated', 'share of episodes that a budget ended', 'counted', 'episodes, 0-1')
 metric('tokens', 'action tokens of the episodes without an error', 'counted', 'tokens')
 metric('sampled', 'action tokens that were sampled; a branch that copies a turn does not sample it again', 'counted',
-       'tokens')
+    'tokens')
 
 def measure_play(played: Batch, batch: Batch)->dict:
     "What the episodes of a step say about the policy that played them."
@@ -498,31 +498,31 @@ def measure_play(played: Batch, batch: Batch)->dict:
     first = [(turn == t).nonzero()[0, 0] for t in turn.unique()]
     reward = e.outcome.mean().item()
     return dict(success=e.success.double().mean().item(), reward=reward if math.isfinite(reward) else None,
-                entropy=entropy.mean().item() if len(entropy) else None,
-                entropy_by_turn=[by_turn[i].item() for i in first],
-                turns=len(batch.turns)/len(batch), sampled=sampled_tokens(played),
-                episodes=len(played), errors=len(played) - len(batch), truncated=e.truncated.double().mean().item(),
-                tokens=len(batch.actions), **measure_all(batch))
+        entropy=entropy.mean().item() if len(entropy) else None,
+        entropy_by_turn=[by_turn[i].item() for i in first],
+        turns=len(batch.turns)/len(batch), sampled=sampled_tokens(played),
+        episodes=len(played), errors=len(played) - len(batch), truncated=e.truncated.double().mean().item(),
+        tokens=len(batch.actions), **measure_all(batch))
 
 def sampled_tokens(batch: Batch)->int:
     "Action tokens that were sampled for this batch; those of copied turns were sampled once."
     return int((batch.turns.origin == torch.arange(len(batch.turns),
-                                                   device=batch.turns.origin.device))[batch.action_turn].sum())
+        device=batch.turns.origin.device))[batch.action_turn].sum())
 
 @metric('dead_groups', 'share of groups whose outcomes are all equal, so that their advantage is zero', 'counted',
-        'groups, 0-1',
-        Panel('dead groups', 'Nothing to compare, nothing learnt. A rising share says that tasks became too easy, '
-              'or stay too hard.', (0, 1), 'share of groups whose outcomes are all equal', place=4, optional=False,
-              strip=True))
+    'groups, 0-1',
+    Panel('dead groups', 'Nothing to compare, nothing learnt. A rising share says that tasks became too easy, '
+          'or stay too hard.', (0, 1), 'share of groups whose outcomes are all equal', place=4, optional=False,
+          strip=True))
 def dead_groups(batch: Batch)->float:
     "Share of groups with equal outcomes; a game's seats are groups of their own, as in the outcome baselines."
     by = same(batch.episodes.group, batch.episodes.seat)
     return len(by[group_constant(batch.episodes.outcome, by)].unique())/len(by.unique())
 
 metric('test_greedy', 'success on held-out tasks, most likely token each time (tests.jsonl)',
-       'mean over the test tasks', 'episodes, 0-1')
+    'mean over the test tasks', 'episodes, 0-1')
 metric('test_sampled', 'success on held-out tasks, tokens sampled at the temperature of the recipe (tests.jsonl)',
-       'mean over the test tasks', 'episodes, 0-1')
+    'mean over the test tasks', 'episodes, 0-1')
 
 def evaluate(policy, env, tasks: int = 512,  # held-out tasks
     greedy: bool = True,  # the likeliest token each time; False: sampled at `temperature`
@@ -548,18 +548,18 @@ def solved(found: list[tuple])->float:
     broken = [error for _, error in found if error]
     if len(broken) == len(found):
         raise RuntimeError(f'all {len(found)} held-out episodes ended with an error of the environment. The first: '
-                           f'{broken[0]}')
+            f'{broken[0]}')
     return sum(success for success, _ in found)/len(found)
 
 metric('step', 'number of this update, from 0', 'counted', 'updates')
 metric('seconds', 'wall time of the step', 'measured; the only number that differs in a repeated run', 's')
 metric('skipped', 'why the update was not made, if it was not',
-       'a NaN or infinite reward, loss or gradient; curation left nothing; the critic is warming up', 'text')
+    'a NaN or infinite reward, loss or gradient; curation left nothing; the critic is warming up', 'text')
 metric('replayed', 'share of the action tokens learned from that are from past episodes',
-       'tokens with a weight above 0, over all updates of the step', 'tokens, 0-1')
+    'tokens with a weight above 0, over all updates of the step', 'tokens, 0-1')
 metric('past_outside', 'share of the past tokens whose ratio to the policy that sampled them is beyond the clip; '
-       'rising: the past is too old to be heard, lower `stale`',
-       'tokens of past episodes, over all updates of the step', 'tokens, 0-1')
+    'rising: the past is too old to be heard, lower `stale`',
+    'tokens of past episodes, over all updates of the step', 'tokens, 0-1')
 
 def one_step(training: Training, step: int)->tuple[dict, Batch]:
     "Play, compare, move: the row of this step, and what was played."
@@ -582,9 +582,9 @@ def one_step(training: Training, step: int)->tuple[dict, Batch]:
 
 def _nobody_acted(training: Training)->str:
     return ('the episodes of this update ended before anybody acted, so it was not made. They do where the first '
-            'observation and an action of '
-            f'max_tokens={training.recipe.max_tokens} are longer than the max_context={training.policy.max_context} of '
-            f'the policy: lower the one or raise the other.')
+        'observation and an action of '
+        f'max_tokens={training.recipe.max_tokens} are longer than the max_context={training.policy.max_context} of '
+        f'the policy: lower the one or raise the other.')
 
 def computed(recipe: Recipe)->list[str]:
     "Token columns that a step computes and a run folder keeps."
@@ -658,10 +658,10 @@ def save_training(training: Training, run: Run, step: int):
     "A checkpoint with `step` updates behind it, written by the first process."
     if not training.accelerator.is_main_process: return
     more = {name: x.tensors() for name, x in (('critic', training.critic), ('memory', training.memory),
-                                              ('replay', training.replay)) if x is not None}
+        ('replay', training.replay)) if x is not None}
     if training.ahead is not None: more['ahead'] = training.ahead.tensors(step)
     save_checkpoint(run, step, dict(model=training.weights, optimizer=moments(training.optimizer), **more),
-                    dict(parameters=list(training.weights)))
+        dict(parameters=list(training.weights)))
 
 def open_replay(training: Training, run: Run, begun: bool):
     "Give the replay its folder, empty where no checkpoint speaks of it."
@@ -693,7 +693,7 @@ def _remains(run: Run)->str:
     some = any((run.folder / 'checkpoints').glob('[0-9]*'))
     has = 'The checkpoints in {} are whole' if some else '{} has no checkpoint yet'
     return (f"{has.format(run.folder)}: free what is named here and {'go on' if some else 'begin again'} with "
-            f"resume=True.")
+        f"resume=True.")
 
 @contextlib.contextmanager
 def explain(run: Run):
@@ -706,14 +706,14 @@ def explain(run: Run):
             raise RuntimeError(f'the disk is full ({e}). {kept} `agentlab clean` removes caches.') from e
         if isinstance(e, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(e):
             raise RuntimeError(f'memory ran out ({e}). Lower budget (tokens of one forward pass), then '
-                               f'group_size. {kept}') from e
+                f'group_size. {kept}') from e
         raise
 
 def env_facts(env)->dict:
     "An environment's identity in run.json: class and plain arguments; not whether it is isolated."
     if isinstance(env, Isolated): env = pickle.loads(env.payload)  # we dumped it
     plain = ({k: v for k, v in vars(env).items() if not k.startswith('_') and isinstance(v, (bool, int, float, str))}
-             if hasattr(env, '__dict__') else {})
+        if hasattr(env, '__dict__') else {})
     return dict(env=f'{type(env).__module__}:{type(env).__qualname__}', **plain)
 
 KEPT_TESTS = 8  # held-out tasks whose greedy episodes a run folder keeps at every test, to be read side by side
@@ -723,10 +723,10 @@ def test(training: Training, run: Run, step: int):
     r, t = training.recipe, training
     if not r.test_tasks: return
     how = dict(max_turns=r.max_turns, max_tokens=r.max_tokens, temperature=r.temperature, rollout=r.test_rollout,
-               rank=t.rank, ranks=t.ranks) | (t.memory.test() if hasattr(t.memory, 'test') else {})
+        rank=t.rank, ranks=t.ranks) | (t.memory.test() if hasattr(t.memory, 'test') else {})
     greedy, sampled = (held_out(t.policy, t.env, r.test_tasks, way, r.seed, **how) for way in (True, False))
     shares = {f'test_{name}': solved(t.gather(ends(found)))
-              for name, found in (('greedy', greedy), ('sampled', sampled))}
+        for name, found in (('greedy', greedy), ('sampled', sampled))}
     shown = joined(t.gather([[_alone(e) for e in greedy if e.group < KEPT_TESTS]]))
     if not t.accelerator.is_main_process: return
     run.save_tests(step, with_token_text(Batch.from_episodes(shown), t.policy.tokenizer))

@@ -8,8 +8,8 @@ __all__ = ['open']
 # %% ../../nbs/view/index.ipynb #04f
 from ..settings import door
 from .web import Html, attribute, filled, safe, script, sheet, visible
-from .run_report import (Finding, collect, entropy_by_turn, group_html, integrity, photo, pick_group, png,
-                                      report)
+from agentlab.view.run_report import (Finding, collect, entropy_by_turn, group_html, integrity, photo, pick_group, png,
+    report)
 from .dashboard import Dashboard, Overlay, Plots, Tail, dashboard_html, resume_command, watch
 from .grid import recorded_group, turn_grid
 from .contexts import context_windows
@@ -18,8 +18,8 @@ from .foreign_formats import FORMATS, guessed_turns
 open = open_run  # view.open(path)
 from .microscope_widget import advantages, disagreement, microscope, microscope_html, small_turns, sweep
 from .turnscope_widget import TurnScope, before_after, turnscope, turnscope_html
-from .entropy_widget import (EntropyLab, controllers, entropy_lab, entropy_lab_html, plain, pull, region,
-                                          shaped)
+from agentlab.view.entropy_widget import (EntropyLab, controllers, entropy_lab, entropy_lab_html, plain, pull, region,
+    shaped)
 from .playing import Play, Words, chances, game_of
 from .beside import side_by_side
 from .turnscope_data import Played, Source

@@ -28,7 +28,7 @@ def two_of(source)->list:  # run folder, Run, or [(name, Batch), (name, Batch)] 
         found += [next(((step, batch) for step in order if (batch := _readable(run, step)) is not None), None)]
     if None in found or found[0][0] == found[1][0]:
         raise ValueError(f'{run.folder} keeps the episodes of {len(steps)} tests on held-out tasks, two are needed: '
-                         'train with test_tasks above 0, or give two batches')
+            'train with test_tasks above 0, or give two batches')
     return [('before the first update' if step == 0 else f'after {step} updates', batch) for step, batch in found]
 
 def _readable(run, step):
@@ -63,7 +63,7 @@ def _said(tile, known)->list:
     for part, text, count in said:
         name, text = part_names().get(part, 'other'), text.strip() if several else text.strip(' ')
         found.append(dict(name=name if several and name not in QUIET else '', code=part if several else 0, text=text,
-                          begin=text.strip()[:70], folded=count if part == thought() and count > FOLD else 0))
+            begin=text.strip()[:70], folded=count if part == thought() and count > FOLD else 0))
     return found
 
 def _answer(rollout, at, known, first)->dict:
@@ -71,8 +71,8 @@ def _answer(rollout, at, known, first)->dict:
     if at >= len(rollout.tiles): return {}
     tile, over = rollout.tiles[at], at == len(rollout.tiles) - 1
     return dict(t=tile.t, reward=signed(tile.reward) if tile.reward else '', refused=tile.refused,
-                seen='' if first else known.text(tile.context).strip(' '), said=_said(tile, known),
-                final=rollout.final if over else '', error=rollout.error if over else '')
+        seen='' if first else known.text(tile.context).strip(' '), said=_said(tile, known),
+        final=rollout.final if over else '', error=rollout.error if over else '')
 
 def _pair(number, sides, known, names, turns)->dict:
     "One task: what both read first, then turn by turn."
@@ -80,8 +80,8 @@ def _pair(number, sides, known, names, turns)->dict:
     facts = [f'{fate(r)} · {len(r.tiles)} turn{"s"*(len(r.tiles) != 1)}' for r in sides]
     many = max(len(r.tiles) for r in sides)
     return dict(number=number, seen=one.strip(' ') if one == two else '', heads=list(zip(names, facts)),
-                more=many - turns, answers=[_answer(r, at, k, one == two and at == 0)
-                                            for at in range(min(many, turns)) for r, k in zip(sides, known)])
+        more=many - turns, answers=[_answer(r, at, k, one == two and at == 0)
+                                    for at in range(min(many, turns)) for r, k in zip(sides, known)])
 
 def side_by_side(source,  # run folder, Run, or [(name, Batch), (name, Batch)]
     task:int|None=None,   # number of one task; None: those that end differently first
@@ -99,5 +99,5 @@ def side_by_side(source,  # run folder, Run, or [(name, Batch), (name, Batch)]
     what = ('' if isinstance(source, (list, tuple)) else 'held-out ') + ('task' if len(pairs) == 1 else 'tasks')
     told = f'{len(pairs)} {what} in both: {wins[0]} solved {first}, {wins[1]} solved {second}'
     return filled('beside', css=Html((CSS if style else '') + BESIDE_CSS), told=told, limit=limit,
-                  rest=len(pairs) - len(chosen),
-                  pairs=[_pair(g, sides, known, (first, second), turns) for g, *sides in chosen])
+        rest=len(pairs) - len(chosen),
+        pairs=[_pair(g, sides, known, (first, second), turns) for g, *sides in chosen])

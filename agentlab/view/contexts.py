@@ -58,21 +58,21 @@ def context_windows(batch: Batch,
         raise ValueError(f'rows has {len(rows)} names: give one for each of the {len(batch.rows)} context windows')
     found = {name: x.tolist() for name, x in pieces(batch).items()}
     texts = [text(batch.tokens.id[a:a + n].tolist()).strip() if text else ''
-             for a, n in zip(found['token'], found['length'])]
+        for a, n in zip(found['token'], found['length'])]
     scale = (width - 150)/max(map(sum, zip(found['start'], found['length'])), default=1)  # pixels of a token
     figure, kinds = go.Figure(), {(None, True): ('read', READ)}
     for (key, name), color in zip(names.items(), COLOURS*(1 + len(names)//len(COLOURS))):
         kinds |= {(key, True): (name, color), (key, False): (f'{name}, not learned from', color)}
     kind = [(None, True) if turn < 0 else (int(keys[turn]), learned)
-            for turn, learned in zip(found['turn'], found['learned'])]
+        for turn, learned in zip(found['turn'], found['learned'])]
     for one, (name, color) in kinds.items():
         at = [i for i, other in enumerate(kind) if other == one]
         if at: figure.add_trace(_bars(go, found, texts, at, scale, name, color, one[1]))
     figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=rows, autorange='reversed', showgrid=False,
-                        ticks='outside', ticklen=6, tickcolor='white')
+        ticks='outside', ticklen=6, tickcolor='white')
     figure.update_layout(template='plotly_white', width=width, height=24*len(rows) + 95, barmode='overlay', bargap=.25,
-                         margin=dict(l=120, r=15, t=30, b=40), xaxis_title='tokens of the context',
-                         legend=dict(orientation='h', y=1, yanchor='bottom'))
+        margin=dict(l=120, r=15, t=30, b=40), xaxis_title='tokens of the context',
+        legend=dict(orientation='h', y=1, yanchor='bottom'))
     return figure
 
 def _titles(batch: Batch)->list[str]:
@@ -80,14 +80,14 @@ def _titles(batch: Batch)->list[str]:
     from agentlab.groups import cumcount
     seats, owner = batch.labels.get('seat', {}), batch.rows.episode
     return [f'{seats.get(int(batch.episodes.seat[e]), "episode")} {e}, window {w}'
-            for e, w in zip(owner.tolist(), cumcount(owner).tolist())]
+        for e, w in zip(owner.tolist(), cumcount(owner).tolist())]
 
 def _bars(go, found, texts, at, scale, name, color, learned):
     "The pieces of one kind."
     room = [int(found['length'][i]*scale/6.5) for i in at]
     return go.Bar(orientation='h', name=name, base=[found['start'][i] for i in at], x=[found['length'][i] for i in at],
-                  y=[found['row'][i] for i in at], text=[_shown(texts[i], n) for i, n in zip(at, room)],
-                  textposition='inside', insidetextanchor='middle', constraintext='none', textangle=0,
-                  textfont=dict(size=11), customdata=[_shown(texts[i], 400) for i in at],
-                  hovertemplate='%{customdata}<br>%{x} tokens from %{base}<extra>' + name + '</extra>',
-                  marker=dict(color=color, line=dict(color='white', width=1), pattern_shape='' if learned else '/'))
+        y=[found['row'][i] for i in at], text=[_shown(texts[i], n) for i, n in zip(at, room)],
+        textposition='inside', insidetextanchor='middle', constraintext='none', textangle=0,
+        textfont=dict(size=11), customdata=[_shown(texts[i], 400) for i in at],
+        hovertemplate='%{customdata}<br>%{x} tokens from %{base}<extra>' + name + '</extra>',
+        marker=dict(color=color, line=dict(color='white', width=1), pattern_shape='' if learned else '/'))

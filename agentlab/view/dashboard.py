@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from ..metrics import SPIKE
 from .run_report import (Html, column, declared_panels, evenly, framed, heat_svg, number, power,
-                                      powers, safe, spread, steps_of, thin, ticks, titled, visible)
+    powers, safe, spread, steps_of, thin, ticks, titled, visible)
 from .run_report import _axes, _duration, _number, _path, _rectangle, _turns
 from .web import button, filled, lab_packages, script, sheet
 
@@ -72,7 +72,7 @@ def _pane(name: str, panel)->Pane:
     kinds = ('median', 'largest', 'mean') if panel.spread else ()
     unit = '' if panel.table_of else panel.unit  # a table says its own
     return Pane(name, panel.heading, whole, unit, tuple((f'{name}_{kind}', kind) for kind in kinds), panel.log,
-                panel.optional)
+        panel.optional)
 
 def panes(compared:bool=False)->tuple:  # of several runs: lines where one run has a table -> of `Pane`
     "A pane for every metric that declares a panel (agentlab.metrics), in their order."
@@ -124,7 +124,7 @@ def part(rows:list, points:int,  # some rows of a log, one after the other; most
     ends = steps_of(rows, first)[[0, -1]]
     shades = [[_short(x) for x in line] for line in table[:TURNS]]
     return dict(lines=lines, steps=[_short(x) for x in steps], table=shades, turns=len(table),
-                ends=[_short(x) for x in ends])
+        ends=[_short(x) for x in ends])
 
 def _values(pane, parts)->list:
     "Every number that a pane draws."
@@ -183,7 +183,7 @@ def _named(what)->dict:
         runs = {}
         for run in what:
             place = getattr(run, 'folder', None) or getattr(run, 'path',
-                                                            None) or (run if isinstance(run, (str, Path)) else None)
+                None) or (run if isinstance(run, (str, Path)) else None)
             first = Path(place).name if place else getattr(run, '__name__', 'run')
             name = next(name for name in (first, *(f'{first} {i}' for i in range(2, 99))) if name not in runs)
             runs[name] = run
@@ -288,7 +288,7 @@ class Started:
         except RuntimeError:
             work.close()
             raise RuntimeError('view.watch draws from the event loop of a notebook, and none is running. In a script '
-                               'call your function directly, or asyncio.run(view.Dashboard().run(function)).') from None
+                'call your function directly, or asyncio.run(view.Dashboard().run(function)).') from None
         self.task = loop.create_task(work)
         # the status line tells of an error that nobody awaits
         self.task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -350,7 +350,7 @@ class RowLog(Started):
         source = getattr(source, 'folder', source)
         self.path = None if source is None or isinstance(source, list) else self._log_path(source)
         self._list, self._tail, self._taken = (source if isinstance(source, list) else [], Tail(self.path) if self.path
-                                               else None, 0)
+            else None, 0)
         self.rows, self.state, self.error, self.total = [], 'idle', '', total or self._planned()
         self.fps, self.frames, self.plots, self.shown = fps, 0, Plots(panes(), points=points), {'': True}
         self._flag, self._drawn, self._again = threading.Event(), None, resume
@@ -402,7 +402,7 @@ class Asking(RowLog):
         "Ask the process that trains in this run folder to end after its present update; `follow` notices when it has."
         if self.folder is None:
             raise ValueError('this dashboard knows no run folder with a run.json, so there is nobody to ask: '
-                             'use stop()')
+                'use stop()')
         try: (self.folder/'stop').touch()
         except OSError as e:
             self.error = f'cannot ask: {e}'
@@ -414,7 +414,7 @@ class Asking(RowLog):
         if self._asked is None: return False
         waits = (self.folder/'stop').exists()
         self.error = ('no answer yet: the update is long, or nobody trains there' if waits
-                      and time.monotonic() - self._asked > patience else '')
+            and time.monotonic() - self._asked > patience else '')
         return not waits
     def _may_resume(self)->bool:
         idle = self.state not in ('running', 'stopping', 'watching', 'asked to stop', 'finished')
@@ -424,7 +424,7 @@ class Asking(RowLog):
         seconds = column(self.rows[-10:], 'seconds')
         patience = max(10., 3*np.nanmax(seconds)) if np.isfinite(seconds).any() else 10.
         return (self.state not in ('stopped', 'failed') and self.path is not None and self.path.exists()
-                and time.time() - self.path.stat().st_mtime < patience)
+            and time.time() - self.path.stat().st_mtime < patience)
 
 def resume_command(folder)->str:  # run folder -> one line, for a terminal or for Python
     "What to type to go on with a run."
@@ -433,7 +433,7 @@ def resume_command(folder)->str:  # run folder -> one line, for a terminal or fo
     except (ImportError, OSError, ValueError, KeyError, TypeError, AttributeError): words = None
     if words: return shlex.join([*words, '--out', str(folder), '--resume'])
     return (f'train(policy, env, recipe, {str(folder)!r}, resume=True)   # with policy, environment and recipe as in '
-            f'{folder/"run.json"}')
+        f'{folder/"run.json"}')
 
 def _shell_words(facts)->list|None:
     "`agentlab train` and the options that give these facts; None where no options do."
@@ -443,23 +443,23 @@ def _shell_words(facts)->list|None:
     recipe, policy = facts['recipe'], facts['policy']
     place = lambda make: f'{make.__module__}:{make.__qualname__}'
     env = facts['env'].get('called') or next((name for name, make in (envs | games).items()
-                                              if place(make) == facts['env']['env']), None)
+        if place(make) == facts['env']['env']), None)
     if env is None or recipe['name'] not in known: return None
     world = load_env(env)
     model = ('untrained' if policy == f'tiny-{world.name}-untrained' else 'tiny'
-             if re.fullmatch(re.escape(world.name) + '-[0-9a-f]{16}', policy) else policy if Path(policy).is_dir()
-             else None)
+        if re.fullmatch(re.escape(world.name) + '-[0-9a-f]{16}', policy) else policy if Path(policy).is_dir()
+        else None)
     common = {name: recipe[name] for name in ('steps', 'seed', 'test_tasks')}
     own = load_recipe(recipe['name'], **common).facts()
     given = {name: recipe[name] for name in ('lr', 'groups', 'group_size', 'max_tokens') if recipe[name] != own[name]
-             or (name == 'max_tokens' and hasattr(world, name))}
+        or (name == 'max_tokens' and hasattr(world, name))}
     lora = dict(lora=dict(r=recipe['lora']['r'])) if recipe['lora'] else {}
     again = json.loads(json.dumps(load_recipe(recipe['name'], **common, **given, **lora).facts()))
     if again != recipe or json.loads(json.dumps(env_facts(world))) != facts['env'] or model is None: return None
     options = dict(recipe=recipe['name'], env=env, model=model, **common, **given,
-                   **({'lora': recipe['lora']['r']} if lora else {}))
+        **({'lora': recipe['lora']['r']} if lora else {}))
     return ['agentlab', 'train',
-            *(word for name, value in options.items() for word in (f'--{name.replace("_", "-")}', str(value)))]
+        *(word for name, value in options.items() for word in (f'--{name.replace("_", "-")}', str(value)))]
 
 class Running(Asking):
     "The work: a function in a thread, or a row log that somebody else writes."
@@ -507,7 +507,7 @@ class Running(Asking):
     def _begin(self, state, recorder=None):
         "What holds at the start of `run` and `follow`."
         self.state, self.error, self.hint, self._asked, self._recorder, self._loop = (state, '', '', None, recorder,
-                                                                                      asyncio.get_running_loop())
+            asyncio.get_running_loop())
     def follow(self, every:float=.5):  # seconds between two looks at the file -> await it for the rows
         "Draw a log that somebody else writes, until its last update, the run's asked-for stop, or Stop is pressed."
         self._flag.clear()
@@ -521,7 +521,7 @@ class Running(Asking):
                 await asyncio.sleep(every)
             self._read()
             self.state = ('stopped watching' if self._flag.is_set() else 'stopped' if self._answered()
-                          and (self._unfinished() or not self.total) else 'finished')
+                and (self._unfinished() or not self.total) else 'finished')
         except asyncio.CancelledError:
             self.state = 'stopped watching'
             raise
@@ -561,14 +561,14 @@ class Dashboard(Running):
         import ipywidgets as widgets
         made = partial(button, disabled=True)
         self.button = made('Stop', 'Stop after the present update (the run keeps its last checkpoint)', self.stop,
-                           '132px', icon='stop')
+            '132px', icon='stop')
         self.ask = made('Stop the run', 'Ask the process that trains in this folder to stop after its present update',
-                        self.ask_stop, '132px', icon='hand-paper-o')
+            self.ask_stop, '132px', icon='hand-paper-o')
         self.again = made('Resume', 'Go on from the last checkpoint', lambda: self._on_loop(self.resume), '104px',
-                          icon='play')
+            icon='play')
         self.label, self.note = widgets.HTML(), widgets.HTML()
         line = widgets.HBox([self.button, self.ask, self.again, self.label],
-                            layout=widgets.Layout(align_items='center', flex_flow='row wrap'))
+            layout=widgets.Layout(align_items='center', flex_flow='row wrap'))
         return widgets.VBox([line, self.note])
     def _tell(self):
         "Buttons, status line and hint, as the dashboard stands."
@@ -581,9 +581,9 @@ class Dashboard(Running):
         self.again.disabled = not self._may_resume()
         text = html.escape(visible(status_text(self.rows, self.state, self.total, self.error))[:600])
         self.label.value = (f'<span class="agentlab-status" role="status" aria-live="polite" '
-                            f'style="padding-left:10px">{text}</span>')
+            f'style="padding-left:10px">{text}</span>')
         self.note.value = (f'<p class="agentlab-hint" style="margin:2px 0 6px">Go on with <code '
-                           f'style="user-select:all">{safe(self.hint, 900)}</code></p>' if self.hint else '')
+            f'style="user-select:all">{safe(self.hint, 900)}</code></p>' if self.hint else '')
 
 def watch(
     # function(on_row=..., should_stop=...) to run; or a run folder, row log or list of rows to follow; or several of
@@ -613,9 +613,9 @@ class Overlay(Started):
         super().__init__()
         self.functions = {name: run for name, run in _named(runs).items() if callable(run)}
         self.runs = {name: run if isinstance(run, Dashboard)
-                     else Dashboard(None if callable(run) else run, total=total, points=points,
-                     resume=(resume or {}).get(name) or (run if callable(run) and takes_resume(run) else None))
-                     for name, run in _named(runs).items()}
+            else Dashboard(None if callable(run) else run, total=total, points=points,
+            resume=(resume or {}).get(name) or (run if callable(run) and takes_resume(run) else None))
+            for name, run in _named(runs).items()}
         self.shown, self.plots = dict.fromkeys(self.runs, True), Plots(panes(compared=True), len(self.runs), points)
         self.fps, self.frames, self.state, self._drawn = fps, 0, 'idle', None
     def show(self, name, on=True):
@@ -629,7 +629,7 @@ class Overlay(Started):
         widgets, self.boxes, lines = _lab()[0], {}, []
         for i, (name, run) in enumerate(self.runs.items()):
             box = widgets.Checkbox(value=self.shown[name], description=f'{i + 1} · {visible(name)[:60]}', indent=False,
-                                   tooltip='show this run', layout=widgets.Layout(width='220px'))
+                tooltip='show this run', layout=widgets.Layout(width='220px'))
             box.observe(lambda change, name=name: self.show(name, change['new']), 'value')
             self.boxes[name], run._heard = box, self._wake
             lines.append(widgets.HBox([widgets.HTML(_swatch(i)), box, run.controls], layout=widgets.Layout(
@@ -672,14 +672,14 @@ def _first_last(x, y)->str:
     known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
     if not known: return 'no number'
     return (f'{number(known[0][1])} at update {known[0][0]:.0f}, {number(known[-1][1])} at update {known[-1][0]:.0f}, '
-            f'between {number(min(b for _, b in known))} and {number(max(b for _, b in known))}')
+        f'between {number(min(b for _, b in known))} and {number(max(b for _, b in known))}')
 
 def _line(frame, i, label, x, y)->tuple:
     "One line with its look, and marks with their values under the pointer."
     known = [(a, b) for a, b in zip(x, y) if math.isfinite(b)]
     told = f'run {i + 1}, {label + ", " if label else ""}update'
     marks = [(f'{frame.px(a):g} {frame.py(b):g}', f'{told} {a:.0f}: {number(b)}')
-             for a, b in (known[k] for k in evenly(len(known), 6))]
+        for a, b in (known[k] for k in evenly(len(known), 6))]
     return LOOKS[i], 1 if label == 'largest' else 1.8, _path(frame, x, y), marks
 
 def _lines_svg(lines:list,  # (number of the run, what the line is called, x, y) for every line
@@ -721,14 +721,14 @@ def _drawn(pane, logs, found)->tuple|None:
 def _lasts(logs, found)->tuple:
     "Heads of the table of last numbers, and (name, cells) of every run."
     shown = [(metric, f'{pane.heading} {label}'.strip()) for pane in panes(compared=True)
-             for metric, label in pane.drawn if any(np.isfinite(lines[metric][1]).any() for lines in found)]
+        for metric, label in pane.drawn if any(np.isfinite(lines[metric][1]).any() for lines in found)]
     lines = []
     for (name, rows), curve in zip(logs.items(), found):
         known = [y[np.isfinite(y)] for y in (curve[metric][1] for metric, _ in shown)]
         success = column(rows, 'success')
         best = f'{np.nanmax(success):.2f} at {int(np.nanargmax(success))}' if np.isfinite(success).any() else '–'
         lines.append((name, [f'{len(rows):,}', *(number(y[-1] if len(y) else math.nan) for y in known), best,
-                             sum(bool(row.get('skipped')) for row in rows)]))
+            sum(bool(row.get('skipped')) for row in rows)]))
     return ['run', 'updates', *(head for _, head in shown), 'best success', 'skipped'], lines
 
 def dashboard_html(
@@ -744,5 +744,5 @@ def dashboard_html(
     spikes = any(np.isfinite(y).any() for lines in found for name, (_, y) in lines.items() if name.startswith('kl'))
     heads, lasts = _lasts(logs, found)
     return filled('dashboard', style=Html(f'<style>{BOARD_CSS}{TWIN_CSS}</style>' if style else ''), title=title,
-                  label=label, names=list(logs), looks=LOOKS, panes=figures, note=SPIKE if spikes else '',
-                  heads=heads, lasts=lasts)
+        label=label, names=list(logs), looks=LOOKS, panes=figures, note=SPIKE if spikes else '',
+        heads=heads, lasts=lasts)

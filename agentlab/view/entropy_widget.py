@@ -65,7 +65,7 @@ def kinds(slope, reference,  # (action tokens,) derivative of a controller, and 
     with np.errstate(divide='ignore', invalid='ignore'): share = g/g0
     quiet, none = np.abs(g) <= near*np.maximum(np.abs(g0), 1e-12), g0 == 0
     conditions = [~np.isfinite(g) | ~np.isfinite(g0) | ~np.asarray(counts, bool), none & quiet, none, quiet, share < 0,
-                  np.abs(share - 1) <= near]
+        np.abs(share - 1) <= near]
     return np.select(conditions, ['unknown', 'idle', 'added', 'silent', 'reversed', 'kept'], 'scaled').tolist()
 
 def controllers()->dict:
@@ -73,13 +73,13 @@ def controllers()->dict:
     from agentlab import objective as o
     from agentlab.entropy import shaping
     return {'clip (PPO)': o.clip, 'clip-higher (DAPO)': partial(o.clip, low=.2, high=.28),
-            'dual clip': partial(o.clip, dual=3.), 'clip with a slope (AEPO)': o.aepo_clip,
-            'bounds by probability (DCPO)': o.dcpo_clip,
-            'Clip-Cov, 5 %': partial(o.clip_cov, share=.05, least=.1), 'KL-Cov, 5 %': partial(o.kl_cov, share=.05),
-            'entropy bonus .01': partial(o.entropy_bonus, coefficient=.01), 'EPO': partial(o.epo, bonus=.01),
-            'AEPO advantage': shaped(shaping.aepo_advantage), 'top 20 % entropy': shaped(shaping.high_entropy_tokens),
-            'most open turns (DART)': shaped(shaping.high_entropy_steps),
-            'CISPO': o.cispo, 'SAPO': o.sapo, 'GSPO by turn': o.gspo_turn, 'DPPO-TV': o.dppo_tv, 'no bound': plain}
+        'dual clip': partial(o.clip, dual=3.), 'clip with a slope (AEPO)': o.aepo_clip,
+        'bounds by probability (DCPO)': o.dcpo_clip,
+        'Clip-Cov, 5 %': partial(o.clip_cov, share=.05, least=.1), 'KL-Cov, 5 %': partial(o.kl_cov, share=.05),
+        'entropy bonus .01': partial(o.entropy_bonus, coefficient=.01), 'EPO': partial(o.epo, bonus=.01),
+        'AEPO advantage': shaped(shaping.aepo_advantage), 'top 20 % entropy': shaped(shaping.high_entropy_tokens),
+        'most open turns (DART)': shaped(shaping.high_entropy_steps),
+        'CISPO': o.cispo, 'SAPO': o.sapo, 'GSPO by turn': o.gspo_turn, 'DPPO-TV': o.dppo_tv, 'no bound': plain}
 
 @dataclass
 class Present:
@@ -100,7 +100,7 @@ def present(batch,  # Batch
     import torch
     notes, have = [], batch.tokens
     old = next((name for name in ('old_logp', 'sampler_logp') if name in have and not batch.action(name).isnan().all()),
-               None)
+        None)
     if old == 'sampler_logp':
         notes.append('tokens.old_logp is missing: what the sampler noted stands for it, as in the trainer')
     if current is None: found = None
@@ -110,19 +110,19 @@ def present(batch,  # Batch
     logp, entropy = found if isinstance(found, tuple) else (found, None)
     if logp is not None and len(logp) != len(batch.actions):
         raise ValueError(f'current gives {len(logp)} values for {len(batch.actions)} action tokens; give one per '
-                         f'action token of this very batch')
+            f'action token of this very batch')
     if old is None:
         notes.append('neither tokens.old_logp nor tokens.sampler_logp is here, so there is no ratio: it is 1 for '
-                     'every token')
+            'every token')
     before = (batch.action(old).double() if old else torch.zeros(len(batch.actions), dtype=torch.float64)
-              if logp is None else logp.detach().double())
+        if logp is None else logp.detach().double())
     if logp is None and old:
         notes.append('no present log-probability was given (current=): the ratio is 1 for every token, as when an '
-                     'update begins')
+            'update begins')
     logp = before if logp is None else logp.detach().double().to(before.device)
     if entropy is None and 'entropy' in have: entropy = batch.action('entropy')
     return Present(_with_history(batch.with_action(old_logp=before), notes), logp,
-                   None if entropy is None else entropy.detach().double(), notes)
+        None if entropy is None else entropy.detach().double(), notes)
 
 def _with_history(batch, notes):
     "EPO reads what a turn number has had; where nothing remembers it, what it has in this batch."
@@ -171,13 +171,13 @@ def points(n:int, like=None)->object:  # tokens; Batch: other columns get their 
     one = Batch.from_episodes([Episode([Turn(t=0, ids=[1], logps=[-1.], entropies=[.5])])])
     i, many = torch.arange(n), lambda table: table.take(torch.zeros(n, dtype=torch.int64))
     batch = Batch(many(one.episodes).with_(group=i, game=i), many(one.rows).with_(episode=i),
-                  many(one.turns).with_(episode=i, origin=i), many(one.tokens).with_(row=i, turn=i))
+        many(one.turns).with_(episode=i, origin=i), many(one.tokens).with_(row=i, turn=i))
     if like is None: return batch
     middle = lambda x: x.double().nanmedian().item() if len(x) else 0.
     turns = {name: torch.full((n,), middle(like.turns[name])) for name in like.turns.columns if name not in batch.turns
-             and like.turns[name].is_floating_point()}
+        and like.turns[name].is_floating_point()}
     action = {name: torch.full((n,), middle(like.action(name)), dtype=torch.float64) for name in like.tokens.columns
-              if name not in ('weight', 'dropped', 'held', 'gspo_moved') and like.tokens[name].is_floating_point()}
+        if name not in ('weight', 'dropped', 'held', 'gspo_moved') and like.tokens[name].is_floating_point()}
     return batch.with_turns(**turns).with_action(**action)
 
 def silent_at(objective, ratio, advantage,  # logp, batch, advantage, entropy -> loss; (n,) numpy: where to ask
@@ -189,7 +189,7 @@ def silent_at(objective, ratio, advantage,  # logp, batch, advantage, entropy ->
     before = torch.full((len(ratio),), float(old), dtype=torch.float64)
     batch = batch.with_action(old_logp=before, sampler_logp=before)
     slope, _ = pull(objective, before + torch.as_tensor(np.log(ratio)), batch,
-                    torch.as_tensor(advantage, dtype=torch.float64), batch.action('entropy'))
+        torch.as_tensor(advantage, dtype=torch.float64), batch.action('entropy'))
     return (slope.abs() <= 1e-12).numpy() & (np.asarray(advantage) != 0)
 
 @dataclass
@@ -203,11 +203,11 @@ class Region:
         "The region in a sentence for each sign."
         def say(intervals):
             parts = [('everywhere' if (a, b) == self.span else f'above {b_(a)}' if b == self.span[1]
-                      else f'below {b_(b)}' if a == self.span[0] else f'from {b_(a)} to {b_(b)}') for a, b in intervals]
+                else f'below {b_(b)}' if a == self.span[0] else f'from {b_(a)} to {b_(b)}') for a, b in intervals]
             return 'no gradient ' + ' and '.join(parts) if parts else 'a gradient everywhere'
         b_ = lambda x: f'{x:.4g}'
         return self.problem or '; '.join(f'advantage {signed(a, 1)}: {say(x)}' for a, x in self.lines.items()
-                                         if a in (max(self.lines), min(self.lines)))
+            if a in (max(self.lines), min(self.lines)))
 
 def region(objective, advantages=(-1., 1.),  # logp, batch, advantage, entropy -> loss; where to ask
     span:tuple=(.25, 4.),  # ratios between which to ask
@@ -224,7 +224,7 @@ def region(objective, advantages=(-1., 1.),  # logp, batch, advantage, entropy -
         for part in (slice(0, None, 2), slice(1, None, 2)): halves[part] = ask(r[part], a[part])
         if (grid != halves).any():
             return Region(span, problem='whether a token is silent depends on the other tokens, so there is no region '
-                          'in this plane')
+                'in this plane')
         grid = grid.reshape(len(y), len(x))
         at, k = np.nonzero(grid[:, 1:] != grid[:, :-1])
         return Region(span, _intervals(grid, at, _bisected(ask, x[k], x[k + 1], y[at], grid[at, k]), y, span))
@@ -264,7 +264,7 @@ def words(batch,  # Batch with tokens.entropy
 )->dict:          # word -> (times it was sampled, mean entropy of the choice, nats)
     "The words of an update."
     entropy = (batch.action('entropy').double().cpu().numpy() if 'entropy' in batch.tokens
-               else np.full(len(batch.actions), math.nan))
+        else np.full(len(batch.actions), math.nan))
     found = {}
     for word, h, on in zip(texts(batch), entropy.tolist(), _at_turn(batch, turn).tolist()):
         if on and math.isfinite(h): found.setdefault(word, []).append(h)
@@ -281,7 +281,7 @@ def died(before, after,  # Batch of an earlier and of a later update
         later, rest = now.get(word, (0, math.nan))
         if entropy >= opened and not rest > left*entropy*(1 + 1e-6):
             found.append(dict(word=word, before=count, after=later, entropy_before=entropy, entropy_after=rest,
-                              fate='settled' if later else 'gone'))
+                fate='settled' if later else 'gone'))
     return sorted(found, key=lambda x: (-x['before']*x['entropy_before'], x['word']))
 
 def _opened(run)->tuple:
@@ -291,8 +291,8 @@ def _opened(run)->tuple:
     if isinstance(run, (list, tuple)): run = dict(enumerate(run))
     if isinstance(run, dict):
         rows = [dict(step=step,
-                     entropy_by_turn=[x if math.isfinite(x) else None for x in entropy_by_turn(batch).tolist()])
-                for step, batch in run.items()]
+                 entropy_by_turn=[x if math.isfinite(x) else None for x in entropy_by_turn(batch).tolist()])
+            for step, batch in run.items()]
         return list(run), run.__getitem__, rows, None
     from agentlab.train.runs import Run
     run = run if isinstance(run, Run) else Run(run)
@@ -344,14 +344,14 @@ class _Numbers(Computed):
             self._based = (self.step, id(self.current)), present(batch, self.current), *_credited(self, batch)
         _, base, advantage, note = self._based
         now = Present(base.batch, base.logp + self.move*advantage.double().nan_to_num() if self.move else base.logp,
-                      base.entropy)
+            base.entropy)
         self.notes = [*filter(None, [note, *base.notes])]
         if self.move:
             self.notes.append(f'pretended: every log-probability has moved by {self.move:g} times its advantage')
         self.chosen = {name: bounded(objective, self.arguments) for name, objective in self.offered.items()}
         wanted = self.chosen if len(now.batch.actions) <= 20_000 else {name: self.chosen[name] for name in self.pair}
         self.now, self.advantage, self.effects = (now, advantage.double().cpu().numpy(),
-                                                  effects(wanted, now, advantage, self.reference))
+            effects(wanted, now, advantage, self.reference))
         moved, old = np.abs(np.log(now.ratio)), now.batch.action('old_logp')
         # a few that went further stand at the edge
         far = float(np.quantile(moved[np.isfinite(moved)], .98)) if np.isfinite(moved).any() else 0.
@@ -359,7 +359,7 @@ class _Numbers(Computed):
         top = float(np.nanmax(np.abs(self.advantage), initial=0.)) or 1.
         heights = [top*k/8 for k in range(-8, 9) if k]
         self.regions = {name: region(self.chosen[name], heights, (1/span, span), float(old.nanmedian()) if len(old)
-                                     else -1., now.batch) for name in dict.fromkeys(self.pair)}
+            else -1., now.batch) for name in dict.fromkeys(self.pair)}
 
 def _check_lab(lab):
     "Refuse names and updates that are not there."
@@ -401,7 +401,7 @@ def _heat_html(lab)->Html:
     frame, i = Frame((0, len(steps)), (0, len(table)), *size, right=12), int(np.argmin(np.abs(steps - lab.step)))
     low, high = (0, len(table)) if lab.turn is None else (lab.turn, lab.turn + 1)
     mark = (f'<rect class="al-el-at" x="{frame.px(i)}" y="{frame.py(high)}" '
-            f'width="{frame.px(i + 1) - frame.px(i):.1f}" height="{frame.py(low) - frame.py(high):.1f}"/>')
+        f'width="{frame.px(i + 1) - frame.px(i):.1f}" height="{frame.py(low) - frame.py(high):.1f}"/>')
     known = [(t, line[np.isfinite(line)]) for t, line in enumerate(table[:8]) if np.isfinite(line).any()]
     ends = '; '.join(f'turn {t}: {number(x[0])} nats at first, {number(x[-1])} at last' for t, x in known)
     picture = heat_svg(steps.astype(int), table.T, 'entropy by update and turn', *size)
@@ -416,7 +416,7 @@ def _open(lab, most=48)->dict:
     order = on[np.argsort(-entropy[on], kind='stable')][:most].tolist()
     top, said, control = max(entropy[order].max(initial=0.), 1e-9), texts(batch, order), lexicon(batch).control
     chips = [dict(text=said[i], entropy=entropy[i], share=6 + 40*entropy[i]/top, control=ids[i] in control)
-             for i in order]
+        for i in order]
     return dict(count=len(on), mean=number(float(entropy[on].mean())) if len(on) else '–', chips=chips)
 
 def _counted(lab)->list:
@@ -454,13 +454,13 @@ def _marked(lab, name, lines, said, most=24)->list:
         for i, piece, more_of_it in [*zip(line, pieces, after)][:most]:
             part = piece.part if piece.part in kinds else None
             names = (' al-el-g'*(not piece.begins) + ' al-el-m'*more_of_it + ' al-el-s'*piece.gap
-                     + ' al-control'*piece.control)
+                + ' al-control'*piece.control)
             shown = f'#{int(ids[i])}' if piece.text is None else '‥' if piece.rest else piece.text
             chips.append(dict(text=said[i], told=_told(lab, effect, i, ratio[i], part), shown=shown, names=names,
-                              shape='' if part is None else f'al-p{part}', mark=effect.mark_of(i),
-                              colour=_LOOK.get(effect.kind[i], _LOOK['idle'])[0]))
+                shape='' if part is None else f'al-p{part}', mark=effect.mark_of(i),
+                colour=_LOOK.get(effect.kind[i], _LOOK['idle'])[0]))
         place = (f'episode {int(batch.turns.episode[turn])}, turn {int(batch.turns.t[turn])} · '
-                 f'{signed(float(lab.advantage[line[0]]))}')
+            f'{signed(float(lab.advantage[line[0]]))}')
         found.append(dict(place=place, chips=chips, more=len(line) - most))
     return found
 
@@ -468,7 +468,7 @@ def _told(lab, effect, i, ratio, part)->str:
     "What the pointer says of a token, behind its text."
     push = f', entropy pushed by {signed(float(effect.opening[i]), 3)}' if effect.opening[i] else ''
     return (f': {effect.kind[i]}, ratio {ratio:.3f}, advantage {signed(float(lab.advantage[i]))}, slope '
-            f'{signed(float(effect.slope[i]), 3)}{push}' + ('' if part is None else f', {part_names()[part]}'))
+        f'{signed(float(effect.slope[i]), 3)}{push}' + ('' if part is None else f', {part_names()[part]}'))
 
 def _plane_svg(lab, name, most=220, size=(480, 300))->tuple:
     "Ratio and advantage of tokens, over the region without gradient; and what it says in words."
@@ -476,13 +476,13 @@ def _plane_svg(lab, name, most=220, size=(480, 300))->tuple:
     effect, zone, ratio = lab.effects[name], lab.regions[name], lab.now.ratio
     on = np.flatnonzero(_at_turn(lab.now.batch, lab.turn) & np.isfinite(lab.advantage))
     top, far = (max((abs(a) for a in zone.lines), default=float(np.abs(lab.advantage[on]).max(initial=0.)) or 1.),
-                math.log(zone.span[1]))
+        math.log(zone.span[1]))
     frame = Frame((-far, far), (-1.12*top, 1.12*top), *size, top=20, bottom=36)
     place = repr((name, zone.lines, size, lab.arguments)).encode('utf-8', 'replace')
     axes = Html(_axes(frame, [v for v in ticks(-top, top) if abs(v) <= 1.12*top], []))
     picture = filled('entropy_plane', frame=frame, of=name, axes=axes, silent=_silent(frame, zone, top),
-                     id='el' + hashlib.blake2b(place, digest_size=5).hexdigest(), ratios=_ratios(frame, zone.span),
-                     dots=_dots(lab, frame, effect, ratio, on, most))
+        id='el' + hashlib.blake2b(place, digest_size=5).hexdigest(), ratios=_ratios(frame, zone.span),
+        dots=_dots(lab, frame, effect, ratio, on, most))
     shown = f'{min(most, len(on))} of {len(on):,} tokens drawn' if len(on) > most else f'{len(on):,} tokens'
     beyond = int((np.abs(np.log(ratio[on])) > far).sum())
     if beyond: shown += f', {beyond} beyond this range, at its edge'
@@ -514,8 +514,8 @@ def _dots(lab, frame, effect, ratio, on, most)->list:
     def dot(i):
         (colour, mark), advantage = _LOOK[effect.kind[i]], float(lab.advantage[i])
         return dict(mark=mark, colour=colour, x=frame.px(max(frame.x[0], min(frame.x[1], math.log(ratio[i])))),
-                    y=frame.py(advantage),
-                    told=f'{effect.kind[i]}: ratio {ratio[i]:.3f}, advantage {signed(advantage)}')
+            y=frame.py(advantage),
+            told=f'{effect.kind[i]}: ratio {ratio[i]:.3f}, advantage {signed(advantage)}')
     return [dot(i) for i in keep.tolist() if effect.kind[i] in _LOOK]
 
 def _training_html(lab)->Html:
@@ -530,11 +530,11 @@ def _controllers_html(lab)->Html:
     for name in lab.pair:
         picture, words = _plane_svg(lab, name)
         figures.append(dict(name=name, problem=lab.effects[name].problem, lines=_marked(lab, name, lines, said),
-                            picture=picture, words=words))
+            picture=picture, words=words))
     return filled('entropy_controllers', lab=lab, kinds=KINDS, counted=_counted(lab), looks=_LOOK, figures=figures,
-                  given=', '.join(f'{name}={value:g}' for name, value in lab.arguments.items()),
-                  parts=[(code, part_names()[code]) for code in parts_shown(lab.now.batch, known)],
-                  control=bool(known.control))
+        given=', '.join(f'{name}={value:g}' for name, value in lab.arguments.items()),
+        parts=[(code, part_names()[code]) for code in parts_shown(lab.now.batch, known)],
+        control=bool(known.control))
 
 def entropy_lab_html(run,  # EntropyLab, or what it takes first
     style:bool=True,       # bring the style sheet along; a page of several pictures needs it once
@@ -543,20 +543,20 @@ def entropy_lab_html(run,  # EntropyLab, or what it takes first
     lab = run if isinstance(run, EntropyLab) else EntropyLab(run, **how)
     message = f'<p class="al-el-note">{safe(lab.message, 400)}</p>' if lab.message else ''
     parts = [_PAGE if style else '', message, _training_html(lab),
-             _controllers_html(lab) if hasattr(lab, 'regions') else '']
+        _controllers_html(lab) if hasattr(lab, 'regions') else '']
     return Html(f'<section class="al-el" aria-label="entropy lab, update {lab.step}">{"".join(parts)}</section>')
 
 def _choice(lab, text, options, value, chosen, width='260px'):
     "A drop-down that passes its value on."
     from ipywidgets import Dropdown, Layout
     return lab.hear(Dropdown(options=options, value=value, description=text, tooltip=text, layout=Layout(width=width)),
-                    chosen)
+        chosen)
 
 def _slide(lab, name, hint, most, start, moved):
     "A slider that passes its value on."
     from ipywidgets import FloatSlider, Layout
     return lab.hear(FloatSlider(value=start, min=0., max=most, step=.01, description=name, tooltip=hint,
-                                readout_format='.2f', continuous_update=True, layout=Layout(width='320px')), moved)
+        readout_format='.2f', continuous_update=True, layout=Layout(width='320px')), moved)
 
 @in_parts
 class EntropyLab(_Numbers):
@@ -584,10 +584,10 @@ class EntropyLab(_Numbers):
         keep = partial(setattr, self)
         turn = -1 if self.turn is None else self.turn
         return dict(step=_choice(self, 'update', steps, self.step, self._step),
-                    turn=_choice(self, 'turn', self._turns(), turn, lambda t: keep('turn', None if t < 0 else t)),
-                    later=_choice(self, 'words until', steps, self.later, partial(keep, 'later')),
-                    first=_choice(self, 'left', offered, self.pair[0], partial(pair, 0), '330px'),
-                    second=_choice(self, 'right', offered, self.pair[1], partial(pair, 1), '330px'))
+            turn=_choice(self, 'turn', self._turns(), turn, lambda t: keep('turn', None if t < 0 else t)),
+            later=_choice(self, 'words until', steps, self.later, partial(keep, 'later')),
+            first=_choice(self, 'left', offered, self.pair[0], partial(pair, 0), '330px'),
+            second=_choice(self, 'right', offered, self.pair[1], partial(pair, 1), '330px'))
     def _slides(self)->dict:
         "Sliders: the bounds, and what is pretended."
         def bound(name, value): self.arguments = self.arguments | {name: value}

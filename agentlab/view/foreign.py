@@ -114,7 +114,7 @@ class _Budget:
         "Before so many more bytes are read."
         if needed > self.left:
             raise ValueError(f'{path}: the dump holds more than max_bytes={self.total:,} of text. Open the file of one '
-                             f'step, or raise max_bytes.')
+                f'step, or raise max_bytes.')
     def spend(self, sample, path):
         self.left -= 200 + sum(len(x) if isinstance(x, str) else len(str(x)) for x in (
             sample.prompt, sample.completion, sample.answer, sample.more, sample.turns, sample.tokens))
@@ -156,13 +156,13 @@ def _read(format, path, budget, notes)->list[Sample]:
         found += [budget.spend(sample, path) for sample in ([] if isinstance(made, str) else made)]
     if left_out:
         notes.append(f"{path.name}: {len(left_out)} of {len(left_out) + whole} {place.split()[0]}s left out: "
-                     f"{'; '.join(left_out[:3])}")
+            f"{'; '.join(left_out[:3])}")
     return found
 
 def _total(row, reward)->float:
     "One column, or a weighted sum of columns; as in TRL, a reward function that said nothing (NaN) adds nothing."
     parts = [weight*_number(row.get(name))
-             for name, weight in (reward if isinstance(reward, dict) else {reward: 1.}).items()]
+        for name, weight in (reward if isinstance(reward, dict) else {reward: 1.}).items()]
     known = [x for x in parts if not math.isnan(x)]
     return sum(known) if known else math.nan
 
@@ -190,7 +190,7 @@ def _open_parquet(path):
     try: return pq.ParquetFile(path, read_dictionary=_text_columns(pq.ParquetFile(path).schema))
     except (pa.ArrowException, OSError) as e:
         raise ValueError(f'{path} is damaged or cut off ({_brief(e)}). If its run was killed while writing, open the '
-                         f'file of an earlier step.') from None
+            f'file of an earlier step.') from None
 
 def _rows_of_parquet(path, budget):
     "Every row of a file in TRL's layout."
@@ -212,9 +212,9 @@ def _read_trl(row, path)->list[Sample]:
     if not all(isinstance(row[c], str) or _messages(row[c]) for c in ('prompt', 'completion')):
         raise Unfit('has a prompt or completion that is neither text nor messages')
     more = {k: v for k, v in row.items() if k not in ('prompt', 'completion', 'step', 'advantage')
-            and not k.startswith('__index')}
+        and not k.startswith('__index')}
     return [Sample(row['prompt'], row['completion'], _step(row['step']), advantage=_number(row.get('advantage')),
-                   more=more)]
+        more=more)]
 
 DOCUMENT = 2**26  # bytes of the longest file that is one JSON object
 NEVER = 'Pickles and .pt files are never opened: they can run code.'
@@ -256,7 +256,7 @@ def _look(path)->Look:
         with zipfile.ZipFile(path) as archive: return Look(head, frozenset(archive.namelist()))
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as e:
         raise ValueError(f'{path} is damaged or cut off ({_brief(e)}). If its run was killed while writing, open the '
-                         f'file of an earlier step.') from None
+            f'file of an earlier step.') from None
 
 def sniff(path,    # a file
     formats=None,  # Format; None: those of `agentlab.view.foreign_formats`
@@ -277,7 +277,7 @@ def _places(path, formats, notes)->list:
     "Files that may be a dump: the file itself, or those of a folder and of where formats keep theirs."
     if path.is_file(): return [path]
     found = [p for folder in (path, path/'completions', path/'episodes') if folder.is_dir()
-             for p in sorted(folder.iterdir()) if p.is_file()]
+        for p in sorted(folder.iterdir()) if p.is_file()]
     return list(dict.fromkeys(found + [p for format in formats if format.places for p in format.places(path, notes)]))
 
 def _files(path, formats, notes)->tuple[str, list]:
@@ -288,19 +288,19 @@ def _files(path, formats, notes)->tuple[str, list]:
     broken, _ = found.pop('damaged', []), found.pop('', [])
     if len(found) > 1:
         raise ValueError(f"{path} holds files of several formats: "
-                         f"{', '.join(f'{k} ({v[0].name})' for k, v in found.items())}. Open one file, or move each "
-                         f"format into a folder of its own.")
+            f"{', '.join(f'{k} ({v[0].name})' for k, v in found.items())}. Open one file, or move each "
+            f"format into a folder of its own.")
     if not found and broken: _look(broken[0])
     if not found:
         told = '; '.join(f'{format.name} ({format.told})' for format in formats)
         raise ValueError(f"{path} {'is' if path.is_file() else 'holds'} nothing that can be opened here"
-                         f"{' (it is empty)' if path.is_file() and not path.stat().st_size else ''}. Known are a run "
-                         f"folder of agentlab, and {told}. {NEVER}")
+            f"{' (it is empty)' if path.is_file() and not path.stat().st_size else ''}. Known are a run "
+            f"folder of agentlab, and {told}. {NEVER}")
     notes += [f'{p.name}: damaged or cut off, left out' for p in broken]
     return next(iter(found.items()))
 
 _UNKNOWN = dict(episodes=('success', 'truncated', 'last_value', 'source', 'policy', 'instruction', 'error'),
-                turns=('cost', 'invalid', 'milestone'))
+    turns=('cost', 'invalid', 'milestone'))
 COLUMNS = 64  # extra columns of numbers that become columns of a batch
 
 @dataclass
@@ -320,10 +320,10 @@ class _Fields:
         "The fields as a pandas table: where each comes from, or 'missing'."
         import pandas as pd
         return pd.DataFrame([dict(field=name, source=source, meaning=FIELDS[name])
-                             for name, source in self.fields.items()]).set_index('field')
+            for name, source in self.fields.items()]).set_index('field')
     def __repr__(self):
         return (f"{self.format} run {self.path.name!r}: {len(self.steps)} steps; missing: "
-                f"{', '.join(self.missing) or 'nothing'}")
+            f"{', '.join(self.missing) or 'nothing'}")
 
 def _numbers(samples)->list[str]:
     "Names of further columns of numbers."
@@ -342,12 +342,12 @@ def _episode(sample, group, game, names, advantage):
     rewards = sample.rewards or [sample.reward if len(pairs) == 1 else math.nan]*len(pairs)
     tokens = sample.tokens or [(0, [], [], [])]*len(pairs)
     turns = [Turn(t, *pair, context_ids=context, ids=ids, logps=logps, entropies=[math.nan]*len(ids), reward=reward,
-                  window=window)
-             for t, (pair, reward, (window, context, ids, logps)) in enumerate(zip(pairs, rewards, tokens))]
+             window=window)
+        for t, (pair, reward, (window, context, ids, logps)) in enumerate(zip(pairs, rewards, tokens))]
     columns = ({_column_name(name): _number(sample.more.get(name)) for name in names}
-               | (dict(advantage=sample.advantage) if advantage else {}))
+        | (dict(advantage=sample.advantage) if advantage else {}))
     return Episode(turns, group, game, sample.seat, sample.reward, bool(sample.success), bool(sample.truncated),
-                   step=sample.step or 0, answer=sample.answer, final=final, columns=columns)
+        step=sample.step or 0, answer=sample.answer, final=final, columns=columns)
 
 class _Completions(_Fields):
     "The completions of it."
@@ -362,10 +362,10 @@ class _Completions(_Fields):
         task = lambda s: json.dumps(s.prompt if s.group is None else [s.group], sort_keys=True, default=str)
         keys = [groups.setdefault(task(s), len(groups)) for s in samples]
         played = [games.setdefault((s.game is None, i if s.game is None else s.game), len(games))
-                  for i, s in enumerate(samples)]
+            for i, s in enumerate(samples)]
         names = _numbers(samples)[:COLUMNS]
         return [_episode(s, key, game, names, 'advantage' not in self.missing)
-                for s, key, game in zip(samples, keys, played)]
+            for s, key, game in zip(samples, keys, played)]
 
 class _Tables(_Completions):
     "The same as tables."
@@ -379,19 +379,19 @@ class _Tables(_Completions):
         keep = lambda table, drop: Table(**{c: x for c, x in vars(table).items() if c not in drop})
         texts = dict(action=[t.text for t in turns], observation=[t.observation for t in turns])
         labels = {k: v for k, v in made.labels.items() if k not in gone} | {name: {state_key(x): x for x in column}
-                                                                            for name, column in texts.items()}
+            for name, column in texts.items()}
         seen = made.turns.action.new_tensor([state_key(x) for x in texts['observation']])
         return made.replace(episodes=keep(made.episodes, gone), tokens=keep(made.tokens, {'entropy'}),
-                            turns=keep(made.turns, _UNKNOWN['turns']).with_(observation=seen), labels=labels)
+            turns=keep(made.turns, _UNKNOWN['turns']).with_(observation=seen), labels=labels)
     def turns(self, step):
         "A step's turns as a pandas table, with texts. Without these columns it is one for Batch.from_turns."
         import pandas as pd
         rows = [dict(group=e.group, episode=i, t=t.t, observation=t.observation, text=t.text, reward=t.reward,
-                     outcome=e.outcome, **e.columns) for i, e in enumerate(self.episodes(step)) for t in e.turns]
+            outcome=e.outcome, **e.columns) for i, e in enumerate(self.episodes(step)) for t in e.turns]
         names = list(rows[0]) if rows else ['group', 'episode', 't', 'observation', 'text', 'reward', 'outcome']
         # pandas text cannot hold every str
         return pd.DataFrame({c: pd.Series([r[c] for r in rows], dtype=object if c in ('observation', 'text') else None)
-                             for c in names})
+            for c in names})
 
 def _episodes_of(batch)->list:
     "Episodes of a saved batch, as far as a page shows them."
@@ -413,8 +413,8 @@ class Opened(_Tables):
             outcomes, groups, turns = self._outcomes(step)
             known = [x for x in outcomes if math.isfinite(x)]
             return dict(step=step, completions=len(outcomes), groups=len(set(groups)),
-                        turns=turns/max(1, len(outcomes)),
-                        reward=sum(known)/len(known) if known else math.nan, unknown=len(outcomes) - len(known))
+                turns=turns/max(1, len(outcomes)),
+                reward=sum(known)/len(known) if known else math.nan, unknown=len(outcomes) - len(known))
         return pd.DataFrame([row(step) for step in self.steps])
     def _outcomes(self, step)->tuple[list, list, int]:
         "Outcome, group and number of turns of a step's completions; of our files only these columns are read."
@@ -427,9 +427,9 @@ class Opened(_Tables):
         try: table = _open_parquet(self.files[step]).read(['episodes.outcome', 'episodes.group', 'turns.t'])
         except (pa.ArrowException, OSError) as e:
             raise ValueError(f'{self.files[step]} is damaged ({_brief(e)}). Remove it, or open another file '
-                             f'beside it.') from None
+                f'beside it.') from None
         return (table['episodes.outcome'].to_pylist(), table['episodes.group'].to_pylist(),
-                sum(map(len, table['turns.t'].to_pylist())))
+            sum(map(len, table['turns.t'].to_pylist())))
 
 def _pay(format, samples, reward, path, notes)->str:
     "Set the rewards that were asked for, or the only column that can be one; returns what they come from."
@@ -560,9 +560,9 @@ def _beside(runs, summaries)->dict:
     "Facts of several dumps, and their mean rewards by step."
     turns = lambda f: _value((f.turns*f.completions).sum()/f.completions.sum())
     found = [(Html(safe(f'{i}. {run.path.name}', 60)), run, f) for i, (run, f) in enumerate(zip(runs, summaries), 1)
-             if len(f)]
+        if len(f)]
     facts = [(name, run.format, len(f), f.completions.sum(), turns(f), ', '.join(run.missing) or 'nothing')
-             for name, run, f in found]
+        for name, run, f in found]
     paid = [{None if s != s else s: x for s, x in zip(f.step, f.reward)} for *_, f in found]
     steps = sorted({s for f in paid for s in f}, key=lambda s: (s is None, s or 0))
     rewards = [(_step_name(steps[i]), *(_value(f.get(steps[i])) for f in paid)) for i in evenly(len(steps), 60)]
@@ -579,7 +579,7 @@ def opened_html(opened:Opened|list,  # what `open_run` gave; several: side by si
     lines = [[(_step_name(r.step), r.completions, r.groups, _value(r.reward), r.unknown) for r in summary.itertuples()]
              for summary in summaries]
     return filled('foreign', title=', '.join(f'{run.path.name}: {run.format} run' for run in runs),
-                  css=Html(CSS + PAGE_CSS + sheet('foreign')), runs=list(zip(runs, lines, drawn)),
-                  beside=_beside(runs, summaries) if len(runs) > 1 else None, groups=groups, rows=rows, limit=limit,
-                  fields=FIELDS, missing=MISSING, unknown=_NONE, value=_value, number=number, signed=signed,
-                  finite=math.isfinite)
+        css=Html(CSS + PAGE_CSS + sheet('foreign')), runs=list(zip(runs, lines, drawn)),
+        beside=_beside(runs, summaries) if len(runs) > 1 else None, groups=groups, rows=rows, limit=limit,
+        fields=FIELDS, missing=MISSING, unknown=_NONE, value=_value, number=number, signed=signed,
+        finite=math.isfinite)

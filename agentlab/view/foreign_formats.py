@@ -6,7 +6,7 @@
 from __future__ import annotations
 import json, math, re, zipfile
 from .foreign import (LINE, Format, Sample, Unfit, _brief, _document, _line, _messages, _number,
-                                   _read_trl, _rows_of_parquet, _said, _step)
+    _read_trl, _rows_of_parquet, _said, _step)
 
 # %% auto #0
 __all__ = ['GUESS', 'MARKS', 'FORMATS', 'guessed_turns', 'trace_files', 'inspect_samples']
@@ -55,7 +55,7 @@ def _read_verl(row, path)->list[Sample]:
     completion, how = guessed_turns(row['output'])
     more = {k: v for k, v in row.items() if k not in ('input', 'output', 'gts', 'step')}
     return [Sample(row['input'], completion, _step(row.get('step', _folder_step(path))), _number(row.get('score')),
-                   answer=_answer(row.get('gts')), more=more, split=how)]
+        answer=_answer(row.get('gts')), more=more, split=how)]
 
 def _read_swift(row, path)->list[Sample]:
     "A line of ms-swift: a table with a list for each column."
@@ -66,7 +66,7 @@ def _read_swift(row, path)->list[Sample]:
         said, how = guessed_turns(said) if isinstance(said, str) else (_talk(said), '')
         step = int(cell['step']) if re.fullmatch(r'\d{1,15}', str(cell.get('step'))) else None
         found.append(Sample(_either(cell.get('prompt', cell.get('messages'))), said, step, split=how,
-                            advantage=_number(cell.get('advantages')), more=_rest(cell, 'step', 'advantages')))
+            advantage=_number(cell.get('advantages')), more=_rest(cell, 'step', 'advantages')))
     return found
 
 _CUT = ('max_turns', 'max_input_tokens', 'max_output_tokens', 'max_total_tokens', 'compaction_failed')
@@ -114,11 +114,11 @@ def _trace(trace, path, group, game)->Sample:
     paid = [_number(x.get('score'))*_number(x.get('weight', 1.)) for x in parts.values()] or [math.nan]
     ended = [call.get('finish_reason') for call in trace.get('calls') or [] if not call.get('error')]
     return Sample(turns[0][0], '\n'.join(said for _, said in turns), _folder_step(path), sum(paid), group=group,
-                  game=game, advantage=_number((trace.get('info') or {}).get('advantage')),
-                  answer=_answer(trace['task']['data'].get('answer')),
-                  more=_rest(trace.get('metrics') or {}) | _rest({name: x.get('score') for name, x in parts.items()}),
-                  seat=str((trace.get('agent') or {}).get('name', 'player')), turns=(turns, ''),
-                  truncated=trace.get('stop_condition') in _CUT or 'length' in ended[-1:], tokens=_tokens(nodes, ways))
+        game=game, advantage=_number((trace.get('info') or {}).get('advantage')),
+        answer=_answer(trace['task']['data'].get('answer')),
+        more=_rest(trace.get('metrics') or {}) | _rest({name: x.get('score') for name, x in parts.items()}),
+        seat=str((trace.get('agent') or {}).get('name', 'player')), turns=(turns, ''),
+        truncated=trace.get('stop_condition') in _CUT or 'length' in ended[-1:], tokens=_tokens(nodes, ways))
 
 def _read_verifiers(row, path)->list[Sample]:
     "An episode of verifiers: a sample for each seat."
@@ -130,15 +130,15 @@ def _read_results(row, path)->list[Sample]:
     "A line of verifiers' results, as it wrote them before 0.4."
     cut = row.get('is_truncated')
     return [Sample(_either(row['prompt']), _either(row['completion']), _folder_step(path), _number(row.get('reward')),
-                   answer=_answer(row.get('answer')), group=str(row['example_id']),
-                   more=_rest(row.get('metrics') or {}) | _rest(row, 'reward', 'example_id', 'is_truncated'),
-                   truncated=cut if isinstance(cut, bool) else None)]
+        answer=_answer(row.get('answer')), group=str(row['example_id']),
+        more=_rest(row.get('metrics') or {}) | _rest(row, 'reward', 'example_id', 'is_truncated'),
+        truncated=cut if isinstance(cut, bool) else None)]
 
 def trace_files(path, notes:list)->list:  # a folder; what is not read is told here -> files with traces, by step
     "The traces of prime-rl below a run folder."
     found = sorted({p for base in (path, path/'traces', path/'rollouts') for depth in ('*', '*/*')
-                    for p in (*base.glob(f'step_*/{depth}/traces.jsonl'),
-                              *(path.glob(f'{depth}/traces.jsonl') if path.name.startswith('step_') else ()))})
+        for p in (*base.glob(f'step_*/{depth}/traces.jsonl'),
+                  *(path.glob(f'{depth}/traces.jsonl') if path.name.startswith('step_') else ()))})
     for wanted, other in (('train', 'eval'), ('all', 'effective')):
         chosen = [p for p in found if wanted in p.parts[-3:-1]]
         left = [p for p in found if p not in chosen] if chosen else []
@@ -161,15 +161,15 @@ def _read_rllm(row, path)->list[Sample]:
         steps = trajectory['steps']
         first = lambda step, *names: next((step[name] for name in names if step.get(name) is not None), None)
         turns = [tuple(_any_text(first(s, *names)) for names in (('input', 'observation'), ('output', 'action')))
-                 for s in steps]
+            for s in steps]
         if not turns: raise Unfit('has a trajectory without steps')
         rewards = [_number(s.get('reward')) for s in steps]
         found.append(Sample(turns[0][0] or _any_text(task.get('instruction')), '\n'.join(said for _, said in turns),
-                            None, _number(trajectory.get('reward')), more=_rest(trajectory.get('signals') or {}),
-                            group=str(group), game=str(row['id']), seat=str(trajectory.get('name', 'player')),
-                            success=right if isinstance(right, bool) else None, truncated=cut, turns=(turns, ''),
-                            # zero is what a step has when nobody says anything
-                            rewards=rewards if any(rewards) else None))
+            None, _number(trajectory.get('reward')), more=_rest(trajectory.get('signals') or {}),
+            group=str(group), game=str(row['id']), seat=str(trajectory.get('name', 'player')),
+            success=right if isinstance(right, bool) else None, truncated=cut, turns=(turns, ''),
+            # zero is what a step has when nobody says anything
+            rewards=rewards if any(rewards) else None))
     return found
 
 _GRADES = dict(C=1., P=.5, I=0., N=0.)
@@ -197,12 +197,12 @@ def _read_inspect(row, path)->list[Sample]:
     "A sample of an Inspect log."
     messages, scores = row['messages'], _scores(row.get('scores') or {})
     begin = next((i for i, m in enumerate(messages) if m.get('role') == 'assistant'
-                  and m.get('source', 'generate') == 'generate'), len(messages))
+        and m.get('source', 'generate') == 'generate'), len(messages))
     talk = _expanded(messages, row.get('attachments') or {})
     if begin == len(talk): raise Unfit('has no message that was generated')
     return [Sample(talk[:begin], talk[begin:], None, _number(*scores.values()) if len(scores) == 1 else math.nan,
-                   answer=_answer(row.get('target')), more=scores, group=f"{path.name} {row['id']}",
-                   truncated=row.get('limit') is not None)]
+        answer=_answer(row.get('target')), more=scores, group=f"{path.name} {row['id']}",
+        truncated=row.get('limit') is not None)]
 
 def _read_messages(row, path)->list[Sample]:
     "A conversation, and what it earned: `reward` or `score`."
@@ -210,7 +210,7 @@ def _read_messages(row, path)->list[Sample]:
     begin = next((i for i, m in enumerate(talk) if m['role'] == 'assistant'), None)
     if begin is None: raise Unfit('has no message of an assistant')
     return [Sample(talk[:begin], talk[begin:], _step(row.get('step')), _number(row.get('reward', row.get('score'))),
-                   group=row.get('group'), answer=_answer(row.get('answer')), more=_rest(row, 'reward', 'step'))]
+        group=row.get('group'), answer=_answer(row.get('answer')), more=_rest(row, 'reward', 'step'))]
 
 def _member(archive, entry)->object:
     "The object in a member of an archive, or why there is none."
@@ -238,8 +238,8 @@ def inspect_samples(path, budget):
             try: yield f'sample {i}', _member(archive, entry)
             except NotImplementedError:
                 raise ImportError(f'{path} is packed with zstandard, which zipfile reads from Python 3.14 on. Before: '
-                                  'pip install "agentlab-rl[inspect]" (zipfile-zstd), or write the log with '
-                                  '--log-format json') from None
+                    'pip install "agentlab-rl[inspect]" (zipfile-zstd), or write the log with '
+                    '--log-format json') from None
 
 def _has(*names)->object: return lambda look: any(all(name in row for name in names) for row in look.rows)
 

@@ -16,11 +16,11 @@ __all__ = ['recorded_group', 'turn_grid', 'per_turn']
 # %% ../../nbs/view/02_grid.ipynb #6d2
 _HOUSE = dict(size=3, start='b2', key='a3', chest='c1', closed=['a2-a3', 'b1-c1'])
 _ATTEMPTS = ['west north east south north south north east south west west key',
-             'south north south west key east north east north chest',
-             'south east north south north north south north south south west north',
-             'south west key east north north south east north chest',
-             'south north south east north north south south north south south north',
-             'south west key east north east north chest']
+    'south north south west key east north east north chest',
+    'south east north south north north south north south south west north',
+    'south west key east north north south east north chest',
+    'south north south east north north south south north south south north',
+    'south west key east north east north chest']
 
 def recorded_group():  # pandas table, a row per turn: group, episode, t, state, reward, word (the action)
     "Six episodes at one KeyDoor house, ready for `Batch.from_turns`."
@@ -32,7 +32,7 @@ def recorded_group():  # pandas table, a row per turn: group, episode, t, state,
         for t, word in enumerate(words.split()):
             after = env.step({'key': 'take key', 'chest': 'open chest'}.get(word, f'go {word}'))
             rows.append(dict(group=0, episode=episode, t=t, state=str(step.info['state'][1:]), word=word,
-                             reward=after.reward.get('player', 0.)))
+                reward=after.reward.get('player', 0.)))
             step = after
     return pd.DataFrame(rows)
 
@@ -45,7 +45,7 @@ def turn_grid(batch: Batch,
     from agentlab.view.run_report import BLAME, PRAISE
     values = {name: per_turn(batch, x) for name, x in panels.items()}
     limit = limit or max((float(v[v.isfinite()].abs().max()) for v in values.values() if v.isfinite().any()),
-                         default=1.) or 1.
+        default=1.) or 1.
     # cells of whole pixels: equal words look equal, and their picture takes a third less
     columns, height, gap = int(batch.turns.episode.unique(return_counts=True)[1].max()), 26*len(batch), 34
     width, area = columns*max(576//columns, 1), (height + gap)*len(values) - gap
@@ -55,9 +55,9 @@ def turn_grid(batch: Batch,
     figure.update_xaxes(showgrid=False, zeroline=False, dtick=1)
     figure.update_xaxes(title='turn', row=len(values), col=1)
     figure.update_layout(template='plotly_white', width=width + 144, height=area + 75,
-                         margin=dict(l=40, r=104, t=30, b=45, autoexpand=False),
-                         coloraxis=dict(colorscale=[[0, f'rgb{BLAME}'], [.5, 'rgb(255,255,255)'], [1, f'rgb{PRAISE}']],
-                                        cmin=-limit, cmax=limit, colorbar_thickness=14))
+        margin=dict(l=40, r=104, t=30, b=45, autoexpand=False),
+        coloraxis=dict(colorscale=[[0, f'rgb{BLAME}'], [.5, 'rgb(255,255,255)'], [1, f'rgb{PRAISE}']],
+                       cmin=-limit, cmax=limit, colorbar_thickness=14))
     return figure
 
 def per_turn(batch: Batch, x: Tensor,  # (turns,) or (action tokens,)
@@ -68,7 +68,7 @@ def per_turn(batch: Batch, x: Tensor,  # (turns,) or (action tokens,)
     if len(x) == len(batch.turns): return x
     if len(x) != len(batch.actions):
         raise ValueError(f'a panel has {len(x)} values: give one per turn ({len(batch.turns)}) or one per action token '
-                         f'({len(batch.actions)})')
+            f'({len(batch.actions)})')
     return torch.zeros(len(batch.turns), dtype=x.dtype).index_add(0, batch.action_turn, x)/batch.turn_lengths()
 
 def _cells(batch, x, words):
@@ -82,5 +82,5 @@ def _cells(batch, x, words):
     for i, (e, t, v) in enumerate(zip(episode.tolist(), place, x.tolist())):
         z[e][t], text[e][t] = (None if v != v else round(v, 3)), (f'{v:.2f}' if words is None else words[i])
     return go.Heatmap(z=z, text=text, texttemplate='%{text}',
-                      textfont=dict(size=10, color='#222'), coloraxis='coloraxis', xgap=1, ygap=1,
-                      hovertemplate='attempt %{y}, turn %{x}: %{z}<extra></extra>')
+        textfont=dict(size=10, color='#222'), coloraxis='coloraxis', xgap=1, ygap=1,
+        hovertemplate='attempt %{y}, turn %{x}: %{z}<extra></extra>')

@@ -24,7 +24,7 @@ def small_turns():  # pandas table, a row per turn: group, episode, t, state, se
     "Three turns: one earned 1; one after it earned nothing; one of another episode earned a half."
     import pandas as pd
     return pd.DataFrame(dict(group=0, episode=['a', 'a', 'b'], t=[0, 1, 0], state='hall', seat='player',
-                             reward=[1., 0., .5]))
+        reward=[1., 0., .5]))
 
 def regroup(turns, within=tuple(KEYS),  # table of turns; what to keep apart: any of 'task', 'seat', 'state'
 ):                  # a new table, in which the columns of the others hold one value throughout
@@ -32,14 +32,14 @@ def regroup(turns, within=tuple(KEYS),  # table of turns; what to keep apart: an
     unknown = [key for key in within if key not in KEYS]
     if unknown: raise ValueError(f'within={within!r}: {unknown[0]!r} is not among {tuple(KEYS)}')
     return turns.assign(**{column: value for key, (column, value) in KEYS.items() if key not in within
-                           and column in turns})
+        and column in turns})
 
 def accepted(function, arguments:dict,  # an estimator, or a partial of one; name -> value
 )->dict:                # those that the function has by name
     "The arguments that this estimator knows. What a partial has fixed is not offered again."
     fixed = function.keywords if isinstance(function, partial) else {}
     known = [name for name, p in inspect.signature(function).parameters.items()
-             if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     return {name: value for name, value in arguments.items() if name in known and name not in fixed}
 
 def _batch(turns):
@@ -48,11 +48,11 @@ def _batch(turns):
     from agentlab.episodes import Batch
     batch = Batch.from_turns(turns.drop(columns='n_tokens', errors='ignore'))
     extra = {c: batch.turns[c] for c in turns.columns if c in batch.turns
-             and c not in ('episode', 't', 'reward', 'state', 'origin')}
+        and c not in ('episode', 't', 'reward', 'state', 'origin')}
     episode = batch.turns.episode
     first = torch.searchsorted(episode, torch.arange(len(batch)))
     constant = {c: x[first] for c, x in extra.items()
-                if torch.equal(torch.nan_to_num(x[first][episode].double()), torch.nan_to_num(x.double()))}
+        if torch.equal(torch.nan_to_num(x[first][episode].double()), torch.nan_to_num(x.double()))}
     own = {c: x[batch.tokens.turn] for c, x in extra.items() if c not in batch.tokens}
     return batch.replace(tokens=batch.tokens.with_(**own), episodes=batch.episodes.with_(
         **{c: x for c, x in constant.items() if c not in batch.episodes}))
@@ -65,7 +65,7 @@ def _column(function, batch, arguments):
     found = torch.as_tensor(found, dtype=torch.float64).detach().cpu()
     if found.shape != (len(batch.actions),):
         raise ValueError(f'gave shape {tuple(found.shape)}, this table has {len(batch.actions)} action tokens, '
-                         f'one per turn')
+            f'one per turn')
     column = np.full(len(batch.turns), math.nan)
     column[batch.turns.frame_row.numpy()] = found.numpy()
     return column
@@ -92,10 +92,10 @@ def sweep(turns, estimators:dict,  # table of turns; name -> estimator
     "The advantages at every position of one slider."
     import pandas as pd
     parts = [advantages(turns, estimators, (arguments or {}) | {name: value})[0].reset_index(drop=True)
-             .rename_axis('turn').reset_index()
-             .melt('turn', var_name='estimator', value_name='advantage').assign(**{name: value}) for value in values]
+        .rename_axis('turn').reset_index()
+        .melt('turn', var_name='estimator', value_name='advantage').assign(**{name: value}) for value in values]
     return (pd.concat(parts, ignore_index=True) if parts
-            else pd.DataFrame(columns=['turn', 'estimator', 'advantage', name]))
+        else pd.DataFrame(columns=['turn', 'estimator', 'advantage', name]))
 
 KINDS = ('size', 'one is silent', 'opposite signs')
 
@@ -109,7 +109,7 @@ class Case:
     second: float  # and by the second
     def __str__(self):
         return (f'row {self.turn + 1} of {len(self.turns)}: {signed(self.first)} against {signed(self.second)} '
-                f'({self.kind})')
+            f'({self.kind})')
 
 def _contrast(turns, first, second, arguments, least):
     "(rank in KINDS, scaled difference, row, both numbers) of the turn that differs most. ValueError: failed here."
@@ -130,13 +130,13 @@ def _draw(draw, episodes, needs):
     tasks, rows = draw.randint(1, episodes//2), []
     for episode in range(episodes):
         fixed = dict(group=episode*tasks//episodes, episode=episode, seat=draw.choice(('A', 'B')) if 'seat' in needs
-                     else 'player')
+            else 'player')
         fixed |= {name: draw.choice((0., .5, 1.)) for name in needs if name in ('prior', 'greedy')}
         for t in range(draw.randint(1, 3)):
             row = fixed | dict(t=t, state=draw.choice(('x', 'y')), reward=draw.choice((0., 0., .5, 1.)))
             rows.append(row
-                        | {name: draw.choice((0, 1) if name in ('tag', 'action', 'switch', 'part') else (0., .5, 1.))
-                           for name in needs if name not in row and name != 'group'})
+                | {name: draw.choice((0, 1) if name in ('tag', 'action', 'switch', 'part') else (0., .5, 1.))
+                   for name in needs if name not in row and name != 'group'})
     return pd.DataFrame(rows)
 
 def _smaller(turns):
@@ -197,13 +197,13 @@ def _few(estimators):
     "Refuse what does not fit on a screen."
     if len(estimators) > LIMIT:
         raise ValueError(f'{len(estimators)} estimators: {LIMIT} fit side by side. Leave out '
-                         f'{len(estimators) - LIMIT}.')
+            f'{len(estimators) - LIMIT}.')
     return estimators
 
 def _value(value, largest, name)->dict:
     "One advantage as a cell: mark, signed number, colour; in words for a screen reader and the pointer."
     mark, word = (('–', 'no number') if math.isnan(value) else ('▲', 'praise') if value > 0 else ('▼', 'blame')
-                  if value < 0 else ('●', 'zero'))
+        if value < 0 else ('●', 'zero'))
     number = '' if math.isnan(value) else f' {signed(value)}'
     return dict(name=str(name), shown=mark + number, told=word + number, colour=tint(value, largest))
 
@@ -221,7 +221,7 @@ def _lines(turns, values, shown)->list:
     "(cells of the table, advantages, whether their signs agree) of every turn."
     largest = {name: float(values[name].abs().max()) for name in values}
     return [(map(_cell_text, cells), [_value(v, largest[n], n) for n, v in zip(values, row)], _signs(row))
-            for cells, row in zip(turns[shown].astype(object).to_numpy().tolist(), values.to_numpy().tolist())]
+        for cells, row in zip(turns[shown].astype(object).to_numpy().tolist(), values.to_numpy().tolist())]
 
 def microscope_html(turns,  # table of turns
     estimators:dict|None=None,  # name -> estimator, at most six; None: grpo, rloo, gigpo and mars
@@ -232,12 +232,12 @@ def microscope_html(turns,  # table of turns
     estimators = _few(_first_four() if estimators is None else estimators)
     values, problems = advantages(turns, estimators, arguments)
     given = ', '.join(f'{name}={value!r}' if isinstance(value, str) or value is None else f'{name}={value:g}'
-                      for name, value in (arguments or {}).items())
+        for name, value in (arguments or {}).items())
     words = f'{len(turns)} turns, {len(estimators)} estimators; ' + (f'set: {given}' if given
-                                                                     else 'every estimator at its own defaults')
+        else 'every estimator at its own defaults')
     shown = [c for c in ('episode', 't', 'group', 'seat', 'state', 'reward', 'outcome', 'value') if c in turns]
     return filled('microscope', style=_STYLE if style else '', words=words, shown=shown, names=[*map(str, values)],
-                  lines=_lines(turns, values, shown), problems=problems.astype(str).itertuples(index=False))
+        lines=_lines(turns, values, shown), problems=problems.astype(str).itertuples(index=False))
 
 def _first_four():
     from agentlab.credit import gigpo, grpo, mars, rloo
@@ -252,7 +252,7 @@ def _number(text, row, name, whole=False):
     if math.isinf(value): raise ValueError(f'row {row}, {name}: {text[:40]!r} is infinite')
     if math.isnan(value) and name == 'reward':
         raise ValueError(f"row {row}, reward: 'nan'; a reward is a number. An episode that could not be scored has the "
-                         f"outcome nan")
+            f"outcome nan")
     return value
 
 def _outcomes(frame, texts):
@@ -263,7 +263,7 @@ def _outcomes(frame, texts):
         value = _number(text, row, 'outcome')
         if said.setdefault(episode, value) != value and not (value != value and said[episode] != said[episode]):
             raise ValueError(f'row {row}, outcome: {text[:40]!r}, but another row of episode {episode[:40]!r} says '
-                             f'{said[episode]:g}')
+                f'{said[episode]:g}')
     sums = frame.groupby('episode').reward.sum()
     return frame.assign(outcome=[float(said.get(e, sums[e])) for e in frame.episode]) if said else frame
 
@@ -273,23 +273,23 @@ def read_cells(cells:list):  # a dictionary per turn: column -> text -> pandas t
     lines = [{name: str(text).strip() for name, text in line.items()} for line in cells]
     if not lines: return pd.DataFrame(columns=['group', 'episode', 't', 'state', 'seat', 'reward'])
     rows = [dict(group=line['group'] or '0', episode=line['episode'] or str(i),
-                 t=_number(line['t'], i, 't', whole=True), state=line['state'] or None, seat=line['seat'] or 'player',
-                 reward=_number(line['reward'] or '0', i, 'reward'))
-            | {name: _number(text or '0', i, name) for name, text in line.items() if name not in FIELDS}
-            for i, line in enumerate(lines, 1)]
+             t=_number(line['t'], i, 't', whole=True), state=line['state'] or None, seat=line['seat'] or 'player',
+             reward=_number(line['reward'] or '0', i, 'reward'))
+        | {name: _number(text or '0', i, name) for name, text in line.items() if name not in FIELDS}
+        for i, line in enumerate(lines, 1)]
     frame = _outcomes(pd.DataFrame(rows), [line.get('outcome', '') for line in lines])
     return frame.assign(**{name: frame[name].astype('int64') for name in frame if name not in FIELDS
-                           and (frame[name] % 1 == 0).all() and name in ('tag', 'action', 'switch', 'part')})
+        and (frame[name] % 1 == 0).all() and name in ('tag', 'action', 'switch', 'part')})
 
 def to_cells(turns)->list:  # table of turns -> a dictionary per turn: column -> text
     "The table as text, one dictionary per turn; the inverse of `read_cells`."
     names = [*FIELDS, *(c for c in turns.columns if c not in FIELDS)]
     def text(value):
         return ('' if value is None else 'nan' if value != value else f'{value:.12g}' if isinstance(value, float)
-                else str(value))
+            else str(value))
     empty = dict(group='0', seat='player', reward='0')
     return [{name: text(line[name]) if name in line and not (name == 'state' and line[name] != line[name])
-             else empty.get(name, '') for name in names} for line in turns.to_dict('records')]
+        else empty.get(name, '') for name in names} for line in turns.to_dict('records')]
 
 OWN = 'own default'  # position of a slider that leaves every estimator its own default
 _SLIDERS = (         # argument, what it does, ('float', least, most, step, start) or ('choice', options, start)
@@ -310,13 +310,13 @@ class _Numbers(Computed):
         turns = small_turns() if turns is None else turns
         if len(turns) > TURNS:
             raise ValueError(f'{len(turns)} turns: the microscope shows {TURNS}. Give it one group, or use '
-                             f'view.turn_grid.')
+                f'view.turn_grid.')
         if estimators is not None and not estimators:
             raise ValueError('estimators={}: give at least one, such as dict(grpo=grpo), or None for those of '
-                             'agentlab.credit')
+                'agentlab.credit')
         self.offered = _readable(turns) if estimators is None else dict(_few(estimators))
         self.shown = ([name for name in ('grpo', 'rloo', 'gigpo', 'mars') if name in self.offered] if estimators is None
-                      else list(self.offered))
+            else list(self.offered))
         self.cells, self.arguments, self.within, self.message = to_cells(turns), {}, list(KEYS), ''
         self.turns, self.numbers, self.problems, self._quiet = None, None, None, False
         self.draw()
@@ -333,7 +333,7 @@ class _Numbers(Computed):
     def static(self)->Html:
         "The present picture as HTML without JavaScript."
         return microscope_html(small_turns().iloc[:0] if self.turns is None else regroup(self.turns, self.within),
-                               self.estimators if len(self.shown) <= LIMIT else {}, self.arguments)
+            self.estimators if len(self.shown) <= LIMIT else {}, self.arguments)
 
 def _readable(turns)->dict:
     "The estimators of agentlab.credit whose columns this table has."
@@ -349,7 +349,7 @@ class _Edited(_Numbers):
             self.message = f'{TURNS} turns are the most.'
             return self._show()
         last = (self.cells[-1] if self.cells
-                else dict.fromkeys(FIELDS, '') | dict(group='0', episode='a', t='-1', state='s', seat='player'))
+            else dict.fromkeys(FIELDS, '') | dict(group='0', episode='a', t='-1', state='s', seat='player'))
         own = [line for line in self.cells if line['episode'] == last['episode']]
         try: t = 1 + max(int(line['t']) for line in own) if own else 0
         except ValueError: t = len(self.cells)
@@ -366,7 +366,7 @@ class _Edited(_Numbers):
         except ValueError as e: case, text = None, str(e)
         else:
             text = (f'Seed {seed}: {first} and {second} agree, up to a factor, on every table that was tried.'
-                    if case is None else f'{first} and {second}, {case}')
+                if case is None else f'{first} and {second}, {case}')
         if case is not None:
             self.shown, self.within = list(dict.fromkeys((first, second))), list(KEYS)
             self.replace(to_cells(case.turns))
@@ -385,47 +385,47 @@ def _slider(self, widgets, name, hint, kind):
     common = dict(description=name, tooltip=hint, layout=widgets.Layout(width='330px'))
     if kind[0] == 'float':
         control = widgets.FloatSlider(value=kind[4], min=kind[1], max=kind[2], step=kind[3], readout_format='.2f',
-                                      continuous_update=True, **common)
+            continuous_update=True, **common)
     # labels: None as a value would mean no choice
     else: control = widgets.SelectionSlider(options=[OWN, *(label for label, _ in kind[1])], value=OWN, **common)
     def moved(new):
         value = dict(kind[1]).get(new) if kind[0] == 'choice' else new
         self.arguments = ({n: x for n, x in self.arguments.items() if n != name}
-                          | ({} if new == OWN else {name: value}))
+            | ({} if new == OWN else {name: value}))
     return self.hear(control, moved)
 
 def _panel(self, widgets):
     "Choice of estimators, sliders, and what turns are kept apart by."
     self.controls = {name: _slider(self, widgets, name, hint, kind) for name, hint, kind in _SLIDERS}
     self.choice = widgets.SelectMultiple(options=list(self.offered), value=self.shown, rows=9, description='estimators',
-                                         tooltip=f'Ctrl or Shift selects several, at most {LIMIT}',
-                                         layout=widgets.Layout(width='300px'))
+        tooltip=f'Ctrl or Shift selects several, at most {LIMIT}',
+        layout=widgets.Layout(width='300px'))
     self.hear(self.choice, lambda new: setattr(self, 'shown', list(new)))
     self.walls = {key: widgets.Checkbox(value=True, description=f'apart by {key}', indent=False,
-                                        layout=widgets.Layout(width='140px')) for key in KEYS}
+        layout=widgets.Layout(width='140px')) for key in KEYS}
     def grouped(_): self.within = [key for key, box in self.walls.items() if box.value]
     for box in self.walls.values(): self.hear(box, grouped)
     own = button('Own defaults', 'Every estimator at its own defaults again', self.forget)
     return widgets.HBox([self.choice, widgets.VBox([*self.controls.values()]),
-                         widgets.VBox([*self.walls.values(), own])], layout=widgets.Layout(flex_flow='row wrap'))
+        widgets.VBox([*self.walls.values(), own])], layout=widgets.Layout(flex_flow='row wrap'))
 
 def _pair(self, widgets):
     "Two estimators, a seed and the button that makes them disagree."
     names = list(self.offered)
     two = [*self.shown, *(n for n in names if n not in self.shown), *names][:3:2] if len(names) > 2 else names*2
     self.first, self.second = (widgets.Dropdown(options=names, value=name, description=text,
-                                                tooltip=f'{text} estimator', layout=widgets.Layout(width='260px'))
-                               for name, text in zip(two, ('first', 'second')))
+                         tooltip=f'{text} estimator', layout=widgets.Layout(width='260px'))
+        for name, text in zip(two, ('first', 'second')))
     self.seed = widgets.BoundedIntText(value=0, min=0, max=9999, description='seed',
-                                       tooltip='another seed finds another case', layout=widgets.Layout(width='160px'))
+        tooltip='another seed finds another case', layout=widgets.Layout(width='160px'))
     self.find = button('Make a case where these two disagree', 'Search for a small table on which their signs differ',
-                       lambda: self.disagree(self.first.value, self.second.value, self.seed.value))
+        lambda: self.disagree(self.first.value, self.second.value, self.seed.value))
     return widgets.HBox([self.first, self.second, self.seed, self.find], layout=widgets.Layout(flex_flow='row wrap'))
 
 def _cell(scope, widgets, row, name):
     "One cell that can be typed into."
     cell = widgets.Text(value=scope.cells[row][name], continuous_update=False, tooltip=f'{name} of row {row + 1}',
-                        layout=widgets.Layout(width='94%'))
+        layout=widgets.Layout(width='94%'))
     def typed(new): scope.cells[row] = scope.cells[row] | {name: new}
     return scope.hear(cell, typed)
 
@@ -452,7 +452,7 @@ class Microscope(_Edited):
         lines = [[*line.values(), button('✕', f'Remove row {row + 1}', partial(self.remove, row), '40px')]
                  for row, line in enumerate(self.inputs)]
         self.grid.layout = widgets.Layout(grid_template_columns=f'repeat({len(names)}, minmax(70px, 120px)) 48px',
-                                          width='auto')
+            width='auto')
         self.grid.children = [*head, widgets.HTML(''), *(cell for line in lines for cell in line)]
     def _sync(self):
         "Controls as the microscope stands, without being told of it by them."

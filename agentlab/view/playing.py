@@ -76,7 +76,7 @@ def chances(policy, context: list[int],  # ids that its seat has read so far
     asked = [c for c in found if not c.note]
     if not asked: return found
     batch = Batch.from_episodes([Episode([Turn(0, context_ids=list(context), ids=c.ids, logps=[0.]*len(c.ids),
-                                               entropies=[0.]*len(c.ids))]) for c in asked])
+        entropies=[0.]*len(c.ids))]) for c in asked])
     logps = policy.logprobs(batch.to(policy.device), temperature=temperature or 1.)[0].double().cpu()
     for chance, own in zip(asked, logps.split([len(c.ids) for c in asked])): chance.logps = own.tolist()
     return found
@@ -135,7 +135,7 @@ class Table:
         self.seed, self.task, self.temperature, self.max_tokens, self.sampling, self.system, self.limit = (
             seed, task, temperature, max_tokens, sampling, system, limit)
         self.chat, self.moves, self.game, self.samplers, self.given = (speaker.chat if speaker else Words(), [], None,
-                                                                       {}, None)
+            {}, None)
         self.show_all, self.show_chances, self.message = False, False, ''
         self.new()
     @property
@@ -155,7 +155,7 @@ class Table:
         "The different legal texts; empty where the environment does not say."
         offered = None if self.over else self.game.step.info.get('legal')
         return (list(dict.fromkeys(text for text in offered if isinstance(text, str)))
-                if isinstance(offered, (list, tuple)) else [])
+            if isinstance(offered, (list, tuple)) else [])
     def new(self, seed: int|None = None):
         "A new game; None: of the same seed. The players of other seats begin if it is their turn."
         if seed is not None: self.seed = seed
@@ -208,7 +208,7 @@ class Turns(Table):
             return self.goto(self.at + 1)
         elif recorded is not None:
             self.message = ('This is a recording: only what was said can be said. Give its environment and seed to '
-                            'leave it.')
+                'leave it.')
         else:
             try: ids = [*self.chat.text_ids(text), self.chat.end_id]
             except Exception as e: self.message = f'This text has no tokens: {type(e).__name__}: {e}'
@@ -226,13 +226,13 @@ class Turns(Table):
             if self.over or said.seat != self.seat: break
             if said.read is not None and said.read != self.game.step.observation:
                 self.message = (f'At turn {self.at} the environment says something else than the record: is it the '
-                                f'same one, with the same seed?')
+                    f'same one, with the same seed?')
             self.perform(said)
         both = min(len(before), len(self.steps))
         now = [(s.seat, s.observation) for s in self.steps[:both]]
         if now != before[:both] or self.at < min(turn, len(self.moves)):
             self.message = ('The same seed and the same texts gave another game: this environment draws from something '
-                            'else than its seed.')
+                'else than its seed.')
         self.show()
         return self
     def undo(self):
@@ -243,7 +243,7 @@ class Turns(Table):
     def redo(self):
         "Forward again to your next turn, through what was undone or recorded; where you watch, one turn."
         turns = [i for i in range(self.at + 1, len(self.moves) + 1) if not self.mine or i == len(self.moves)
-                 or self.moves[i].seat in self.mine]
+            or self.moves[i].seat in self.mine]
         self.message = '' if turns else 'There is nothing to repeat.'
         return self.goto(turns[0]) if turns else self.show()
     def sit(self, seat):
@@ -264,11 +264,11 @@ class Seated(Turns):
             if not isinstance(text, str): raise TypeError(f'it said {text!r}, which is no text')
             ids = [*self.chat.text_ids(text), self.chat.end_id]
             return Said(seat, text, called(player), Completion(ids, [math.nan]*len(ids), [math.nan]*len(ids), 'stop'),
-                        'script')
+                'script')
         voice = player.at(seat)
         if id(voice) not in self.samplers: self.samplers[id(voice)] = (voice, voice.sampler())
         said = self.samplers[id(voice)][1].sample([game.side.context], self.max_tokens, self.temperature,
-                                                  stop=(voice.end_id,), seeds=[derive(game.sample_seed, game.t)])[0]
+            stop=(voice.end_id,), seeds=[derive(game.sample_seed, game.t)])[0]
         return Said(seat, voice.text(said.ids), called(player), said, 'policy')
     def let(self, show: bool = True)->bool:
         "The player of the seat that moves makes its move; False, with the reason in `message`, where it cannot."
@@ -335,7 +335,7 @@ class Seen(Seated):
             found += [Line(t - 1, 'paid', s, reward=x) for s, x in paid]
             if step.seat in seen and (step.observation or not step.done):
                 found.append(Line(t, 'last' if step.done else 'read', step.seat, step.observation,
-                                  note=_state(step) if self.show_all else ''))
+                    note=_state(step) if self.show_all else ''))
             if t < self.at and self.moves[t].seat in seen:
                 found.append(Line(t, 'said', self.moves[t].seat, self.moves[t].text, self.moves[t].who))
         return found
@@ -348,11 +348,11 @@ class Told(Seen):
         if self.over: raise ValueError('the game is over: nobody says anything now')
         if not hasattr(player, 'logprobs'):
             raise ValueError(f'no policy sits at the seat {self.seat}: give Play a policy there (a script has no '
-                             f'probabilities)')
+                f'probabilities)')
         if self.seat not in self.seen:
             raise ValueError(f'the seat {self.seat} is hidden from you; show_all = True shows it')
         return chances(player.at(self.seat), self.game.side.context, self.legal if texts is None else texts,
-                       self.temperature, self.max_tokens)
+            self.temperature, self.max_tokens)
     def episodes(self)->list:
         "An episode per seat, as `agentlab.rollout` gives; turns by hand have NaN log-probabilities, `by_hand` = 1."
         found = copy.deepcopy(self.game.episodes())
@@ -378,15 +378,15 @@ class Told(Seen):
         if not isinstance(self.chat, Words): return with_token_text(batch, self.chat.tokenizer)
         ids = batch.tokens.id.unique().tolist()
         return batch.replace(labels=batch.labels
-                             | dict(token={i: self.chat.decode([i]) for i in ids}, between={0: ' '},
-                                    control={i: self.chat.decode([i]) for i in ids if i < len(self.chat.marks)}))
+            | dict(token={i: self.chat.decode([i]) for i in ids}, between={0: ' '},
+                   control={i: self.chat.decode([i]) for i in ids if i < len(self.chat.marks)}))
 
 PLAY_CSS = sheet('play')
 
 def percent(p: float)->str:
     "A probability as it is shown: what is not 0 never looks like 0."
     return ('–' if math.isnan(p) else '0 %' if p == 0 else '< 0.1 %' if p < .001 else f'{100*p:.1f} %' if p < .995
-            or p == 1 else '> 99.4 %')
+        or p == 1 else '> 99.4 %')
 
 MOST, LINES = 60, 80  # buttons and lines on the screen
 
@@ -396,13 +396,13 @@ class Pictured(Told):
         "How it stands, in one line of HTML-free text."
         if not self.over:
             return (f'{"Your move" if self.seat in self.mine else "To move"}: {self.seat}.'
-                    + (f' {len(self.offered)} legal texts.' if self.offered else ''))
+                + (f' {len(self.offered)} legal texts.' if self.offered else ''))
         if self.game.error: return f'The game ended with an error: {self.game.error}'
         sides = {e.seat: e for e in self.game.episodes() if e.seat in self.seen}
         how = ', '.join(f'{seat} earned {signed(e.outcome)}{" and succeeded" if e.success else ""}'
-                        for seat, e in sides.items())
+            for seat, e in sides.items())
         unread = (f' The last text went to {self.game.step.seat}.' if self.game.final
-                  and self.game.step.seat not in self.seen else '')
+            and self.game.step.seat not in self.seen else '')
         return f'The game {"was cut off" if self.game.truncated else "is over"} after {self.at} turns: {how}.{unread}'
     def odds(self)->list:
         "Probabilities to be shown; empty, with the reason in `message`, where there are none."
@@ -415,10 +415,10 @@ class Pictured(Told):
         "The game as it stands, as HTML without JavaScript. `moves` lists the legal texts below it."
         lines, odds = self.history(), self.odds()
         return filled('play', game=self, css=Html(CSS + PLAY_CSS if style else ''), moves=moves, signed=signed,
-                      world=str(getattr(self.model, 'name', type(self.model).__name__)), several=len(self.seats) > 1,
-                      players=[(seat, called(player)) for seat, player in self.players.items()], percent=percent,
-                      lines=lines[-LINES:], cut=len(lines) - LINES, offered=self.offered, most=MOST, odds=odds,
-                      rest=max(0., 1 - sum(c.p for c in odds)), temperature=f'{self.temperature or 1:g}')
+            world=str(getattr(self.model, 'name', type(self.model).__name__)), several=len(self.seats) > 1,
+            players=[(seat, called(player)) for seat, player in self.players.items()], percent=percent,
+            lines=lines[-LINES:], cut=len(lines) - LINES, offered=self.offered, most=MOST, odds=odds,
+            rest=max(0., 1 - sum(c.p for c in odds)), temperature=f'{self.temperature or 1:g}')
 
 SCRIPT = script('helpers', 'play')
 TABLE_CSS = sheet('play_table')
@@ -436,35 +436,35 @@ class Play(Shown, Pictured):
         "What the controls show: texts are visible and cut, numbers are plain."
         odds = self.odds()
         text = lambda x, limit=80: visible(x if len(x) <= limit
-                                           else '{} … ({:,} characters cut) … {}'.format(*clip(x, limit)))
+            else '{} … ({:,} characters cut) … {}'.format(*clip(x, limit)))
         keys = number_keys(self.offered[:MOST])
         moves = [dict(text=text(m) or '∅ nothing', key=keys[i])
-                 | (dict(p=finite(c.p), share=percent(c.p), note=c.note) if (c := odds[i] if odds else None) else {})
-                 for i, m in enumerate(self.offered[:MOST])]
+            | (dict(p=finite(c.p), share=percent(c.p), note=c.note) if (c := odds[i] if odds else None) else {})
+            for i, m in enumerate(self.offered[:MOST])]
         rest = [f'{len(self.offered) - MOST} more legal texts: type them.'] if len(self.offered) > MOST else []
         if odds:
             rest.append(f'Something else: {percent(max(0., 1 - sum(c.p for c in odds)))}. Each number is the product '
-                        f'over the tokens of the text and the end of the turn, at temperature '
-                        f'{self.temperature or 1:g}.')
+                f'over the tokens of the text and the end of the turn, at temperature '
+                f'{self.temperature or 1:g}.')
         player = None if self.over else self.players.get(self.seat)
         mine = self.mine[0] if len(self.mine) == 1 else ALL if self.mine else NONE
         # for those who listen
         heard = next((line.text for line in reversed(self.history()) if line.kind in ('read', 'last')), '')
         return dict(moves=moves, rest=' '.join(rest), status=text(self.ending(), 600), heard=text(heard, 300),
-                    message=text(self.message, 600), over=self.over, who=text(called(player), 40) if player is not None
-                    else '', odds=any(hasattr(p, 'logprobs') for p in self.players.values()),
-                    undo=self.at > 0, redo=self.at < len(self.moves), seed=self.seed, seats=[*self.seats, ALL, NONE]
-                    if len(self.seats) > 1 else [], seat=mine, chances=self.show_chances, all=self.show_all, at=self.at)
+            message=text(self.message, 600), over=self.over, who=text(called(player), 40) if player is not None
+            else '', odds=any(hasattr(p, 'logprobs') for p in self.players.values()),
+            undo=self.at > 0, redo=self.at < len(self.moves), seed=self.seed, seats=[*self.seats, ALL, NONE]
+            if len(self.seats) > 1 else [], seat=mine, chances=self.show_chances, all=self.show_all, at=self.at)
     def told(self, _, content, buffers=None):
         "A message of the controls. One that speaks of an earlier state of the game is ignored."
         do, late = content.get('do'), content.get('at') != self.at
         if do in ('move', 'say', 'let', 'end') and late: return self.show()
         acts = dict(move=lambda: self.act(self.offered[int(content['i'])]), say=lambda: self.act(str(content['text'])),
-                    let=self.step_on, end=self.to_end, undo=self.undo, redo=self.redo,
-                    new=lambda: self.new(max(0, int(content['seed'] or 0))),
-                    sit=lambda: self.sit({ALL: self.seats, NONE: ()}.get(content['seat'], content['seat'])),
-                    chances=lambda: self.switch(show_chances=bool(content['on'])),
-                    all=lambda: self.switch(show_all=bool(content['on'])))
+            let=self.step_on, end=self.to_end, undo=self.undo, redo=self.redo,
+            new=lambda: self.new(max(0, int(content['seed'] or 0))),
+            sit=lambda: self.sit({ALL: self.seats, NONE: ()}.get(content['seat'], content['seat'])),
+            chances=lambda: self.switch(show_chances=bool(content['on'])),
+            all=lambda: self.switch(show_all=bool(content['on'])))
         try: acts[do]()
         except Exception as e:
             self.message = f'{type(e).__name__}: {e}'
@@ -479,7 +479,7 @@ class Play(Shown, Pictured):
         "History and controls; made once."
         anywidget, ipywidgets, traitlets = lab_packages('Play', 'play.static()', 'anywidget', 'ipywidgets', 'traitlets')
         kind = type('Table', (anywidget.AnyWidget,),
-                    dict(_esm=SCRIPT, _css=CSS + PLAY_CSS + TABLE_CSS, state=traitlets.Dict().tag(sync=True)))
+            dict(_esm=SCRIPT, _css=CSS + PLAY_CSS + TABLE_CSS, state=traitlets.Dict().tag(sync=True)))
         self.picture, self.table = ipywidgets.HTML(), kind(state=self.state_of())
         self.table.on_msg(self.told)
         self.picture.value = str(self.static(style=False, moves=False))  # the controls bring the style sheet
@@ -505,7 +505,7 @@ class Play(Shown, Pictured):
         episodes = [episodes] if hasattr(episodes, 'turns') else list(episodes)
         if not episodes or len({e.seat for e in episodes}) < len(episodes):
             raise ValueError(f'replay takes the episodes of one game, one per seat; got {len(episodes)} with the seats '
-                             f'{[e.seat for e in episodes]}')
+                f'{[e.seat for e in episodes]}')
         play = cls(recorded_env(episodes) if env is None else env, policy, (), seed, episodes[0].task, **options)
         for turn, episode in sorted(((t, e) for e in episodes for t in e.turns), key=lambda pair: pair[0].t):
             own = isinstance(play.chat, Words)
@@ -513,7 +513,7 @@ class Play(Shown, Pictured):
             numbers = [[math.nan]*len(ids)]*2 if own else [list(turn.logps), list(turn.entropies)]
             kind = 'policy' if episode.source == 'policy' else 'script'
             play.moves.append(Said(episode.seat, turn.text, episode.policy or episode.source,
-                                   Completion(ids, *numbers, 'stop'), kind, turn.observation))
+                Completion(ids, *numbers, 'stop'), kind, turn.observation))
         return play.show()
 
 def recorded_env(episodes: list):  # of one game, one per seat -> an environment that answers what was recorded
@@ -530,12 +530,12 @@ def recorded_env(episodes: list):  # of one game, one per seat -> an environment
             if i < len(turns):
                 turn, episode = turns[i]  # a turn's reward is what its seat was paid until its next turn
                 return Step(episode.seat, turn.observation, {episode.seat: before[episode.seat][-1].reward}
-                            if before[episode.seat] else {}, False, info | dict(state=turn.state, legal=[turn.text]))
+                    if before[episode.seat] else {}, False, info | dict(state=turn.state, legal=[turn.text]))
             if error: raise EnvError(error)
             paid = {e.seat: e.outcome - sum(t.reward for t in before[e.seat][:-1]) for e in episodes}
             last = turns[-1][1] if turns else episodes[0]
             return Step(last.seat, last.final, paid, True,
-                        info | dict(success={e.seat: bool(e.success) for e in episodes}, truncated=last.truncated))
+                info | dict(success={e.seat: bool(e.success) for e in episodes}, truncated=last.truncated))
         def reset(self, seed, task=None): return self.at(0)
         def step(self, action):
             if action != self.recorded: raise EnvError(f'recording: {str(self.recorded)[:80]!r} was said here')
@@ -560,7 +560,7 @@ def game_of(batch, episode: int,  # Batch, such as a step of a run; index of one
     def turn(tile):
         ids, logps, entropies = (list(x) for x in zip(*(k[:3] for k in tile.tokens))) if tile.tokens else ([], [], [])
         return Turn(tile.t, read(tile.context), read(ids), tile.context, ids, logps, entropies, tile.reward,
-                    batch.labels.get('state', {}).get(tile.state), invalid=tile.refused)
+            batch.labels.get('state', {}).get(tile.state), invalid=tile.refused)
     return [Episode([turn(tile) for tile in r.tiles], seat=label('seat', i) or 'player', outcome=r.outcome,
-                    success=r.success, truncated=bool(e.truncated[i]), error=r.error or None, final=r.final,
-                    source=label('source', i) or 'policy', policy=label('policy', i)) for i, r in rollouts.items()]
+        success=r.success, truncated=bool(e.truncated[i]), error=r.error or None, final=r.final,
+        source=label('source', i) or 'policy', policy=label('policy', i)) for i, r in rollouts.items()]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from ..metrics import panels
 from .reading import (PART_CSS, QUIET, Fold, Lexicon, laid_out, lexicon, part_names, parts_shown,
-                                   read_pieces, stretches)
+    read_pieces, stretches)
 from .web import Html, filled, safe, sheet, visible
 
 # %% auto #0
@@ -85,7 +85,7 @@ def rollouts_of(batch, episodes)->dict:
     "Rollout of every episode in `episodes`, still without tiles."
     table, several = batch.episodes, len(batch.labels.get('seat', {})) > 1
     columns = {name: _values(table, name, episodes, missing) for name, missing in
-               dict(outcome=math.nan, success=None, truncated=False, error=-1, final=-1, seat=-1).items()}
+        dict(outcome=math.nan, success=None, truncated=False, error=-1, final=-1, seat=-1).items()}
     found = {}
     for i, episode in enumerate(episodes):
         one = {name: column[i] for name, column in columns.items()}
@@ -93,7 +93,7 @@ def rollouts_of(batch, episodes)->dict:
         ending = 'error' if error else 'cut' if one['truncated'] else ''
         seat = f" · {_text_of(batch, 'seat', one['seat'])}" if several else ''
         found[episode] = Rollout(episode, f'rollout {i + 1}{seat}', one['outcome'], None if one['success'] is None
-                                 else bool(one['success']), ending, error, _text_of(batch, 'final', one['final']))
+            else bool(one['success']), ending, error, _text_of(batch, 'final', one['final']))
     return found
 
 def _tiles(batch, rollouts)->dict:
@@ -101,7 +101,7 @@ def _tiles(batch, rollouts)->dict:
     table = batch.turns
     index = np.flatnonzero(np.isin(table.episode.cpu().numpy(), list(rollouts)))
     columns = zip(index.tolist(), *(_values(table, name, index, missing) for name, missing in
-                  dict(episode=0, t=0, reward=0., state=-1, invalid=False, origin=-1).items()))
+        dict(episode=0, t=0, reward=0., state=-1, invalid=False, origin=-1).items()))
     tiles = {}
     for turn, episode, t, reward, state, refused, origin in columns:
         tiles[turn] = Tile(t, reward, None if state == -1 else state, '', bool(refused), origin not in (-1, turn))
@@ -117,7 +117,7 @@ def collect(batch, advantage,  # (action tokens,) what an estimator gave
     advantage = np.asarray(advantage.detach().cpu() if hasattr(advantage, 'detach') else advantage, dtype=float)
     if advantage.shape != (len(batch.actions),):
         raise ValueError(f'advantage has shape {advantage.shape}, this batch has {len(batch.actions)} action tokens. '
-                         f'Pass what an estimator gives for this very batch.')
+            f'Pass what an estimator gives for this very batch.')
     groups = batch.episodes.group.cpu().numpy()
     episodes = np.flatnonzero(groups == group).tolist()
     if not episodes:
@@ -175,14 +175,14 @@ def _scale(batch, rollouts, anchor, limit, top=None)->Scale:
     largest = lambda values: max((abs(v) for v in values if math.isfinite(v)), default=0.)
     known = lexicon(batch)
     return Scale(anchor, largest(t.advantage for t in tiles) if top is None else top,
-                 largest(k[2] for t in tiles for k in t.tokens), max((len(t.tokens) for t in tiles), default=0),
-                 letters(rollouts), known, batch.labels.get('state', {}), max(4, limit//max(1, len(tiles))),
-                 parts_shown(batch, known))
+        largest(k[2] for t in tiles for k in t.tokens), max((len(t.tokens) for t in tiles), default=0),
+        letters(rollouts), known, batch.labels.get('state', {}), max(4, limit//max(1, len(tiles))),
+        parts_shown(batch, known))
 
 def _describe(tile, scale)->str:
     "A tile in words: for screen readers and for the pointer."
     parts = [f'turn {tile.t}', f'advantage {signed(tile.advantage)}',
-             f"{len(tile.tokens)} token{'s'*(len(tile.tokens) != 1)}"]
+        f"{len(tile.tokens)} token{'s'*(len(tile.tokens) != 1)}"]
     if math.isfinite(tile.entropy): parts.append(f'mean entropy {tile.entropy:.2f}')
     if tile.reward: parts.append(f'reward {signed(tile.reward)}')
     if tile.state in scale.letters: parts.append(f'state {scale.letters[tile.state]}, visited before or again')
@@ -197,9 +197,9 @@ def _tile(tile, rollout, scale)->dict:
     frame = 5*tile.entropy/scale.entropy if scale.entropy and math.isfinite(tile.entropy) else 0
     note = {'cut': 'cut', 'error': 'error'}.get(tile.flag) or ('refused' if tile.refused else f'{len(tile.tokens)} tok')
     return dict(names=(f' al-s-{letter}' if letter else '') + ' al-cut-off'*bool(tile.flag), letter=letter,
-                place=f'{scale.anchor}-{rollout.episode}-{tile.t}', who=rollout.name, words=_describe(tile, scale),
-                style=f'--h:{height}px;--f:{frame:.1f}px;background-color:{tint(tile.advantage, scale.advantage)}',
-                chip=signed(tile.reward, 1) if tile.reward else '', advantage=signed(tile.advantage), note=note)
+        place=f'{scale.anchor}-{rollout.episode}-{tile.t}', who=rollout.name, words=_describe(tile, scale),
+        style=f'--h:{height}px;--f:{frame:.1f}px;background-color:{tint(tile.advantage, scale.advantage)}',
+        chip=signed(tile.reward, 1) if tile.reward else '', advantage=signed(tile.advantage), note=note)
 
 def _token(piece, token, scale, alone=True)->dict:
     """One token: its text, a bar for its entropy, the entropy as a number, and all numbers for the pointer. A short
@@ -208,11 +208,11 @@ def _token(piece, token, scale, alone=True)->dict:
     share = entropy/scale.entropy if scale.entropy and math.isfinite(entropy) else 0.
     text, name = scale.known.words.get(number), f' · {part_names()[part]}' if part in scale.parts else ''
     kind = ('al-token' + ' al-control'*piece.control + ' al-slim'*(not alone and len(piece.text or '####') < 3)
-            + ' al-gap'*(alone and piece.gap))
+        + ' al-gap'*(alone and piece.gap))
     told = f' · logp {signed(logp)} · entropy {entropy:.3f} nats · advantage {signed(advantage, 3)}{name}'
     return dict(id=number, names=kind, shape=f' al-p{part}' if part in scale.parts else '', share=f'{share:.2f}',
-                text=text, told=told, shown=piece.text, rest=piece.rest,
-                entropy=f'{entropy:.2f}' if math.isfinite(entropy) else '–')
+        text=text, told=told, shown=piece.text, rest=piece.rest,
+        entropy=f'{entropy:.2f}' if math.isfinite(entropy) else '–')
 
 def _words(pieces, tile, scale)->list:
     "Tokens by word: those that make up one stand in one box."
@@ -221,7 +221,7 @@ def _words(pieces, tile, scale)->list:
         if piece.begins or not words: words.append([])
         words[-1].append(piece)
     return [dict(tokens=[_token(piece, tile.tokens[piece.at], scale, len(word) == 1) for piece in word],
-                 gap=word[0].gap, breaks=word[-1].breaks) for word in words]
+        gap=word[0].gap, breaks=word[-1].breaks) for word in words]
 
 def _said(tile, scale)->tuple:
     "What was said, part by part and word by word, a long thought folded; and how many tokens are not drawn."
@@ -241,7 +241,7 @@ def _folded(fold, tile, scale, most)->dict:
     "A long thought behind one line."
     ids = [tile.tokens[piece.at][0] for piece in fold.pieces]
     return dict(folded=len(ids), begin=scale.known.text(ids[:40]).strip()[:90], more=max(0, len(ids) - most),
-                words=_words(fold.pieces[:most], tile, scale))
+        words=_words(fold.pieces[:most], tile, scale))
 
 def _seen(ids, scale)->list:
     "The context before an action, joined from its tokens; the chat template's marks are hidden until switched on."
@@ -250,7 +250,7 @@ def _seen(ids, scale)->list:
         if kind != 'text': found.append(dict(mark=True, text=text))
         elif plain := text.strip(edge):
             found.append(dict(mark=False, text=plain, below=any(not run['mark'] for run in found),
-                              role=role if role in ('system', 'tool', 'developer') else ''))
+                role=role if role in ('system', 'tool', 'developer') else ''))
         role = text.strip() if kind == 'header' else ''
     return found
 
@@ -258,18 +258,18 @@ def _turn(tile, rollout, scale)->dict:
     "One turn in full: what was read, what was said token by token, and beside it what is to be known of the turn."
     said, more = _said(tile, scale)
     flags = (('refused', tile.refused), ('copied', tile.copied), ('cut by a budget', tile.flag == 'cut'),
-             ('environment failed', tile.flag == 'error'))
+        ('environment failed', tile.flag == 'error'))
     return dict(place=f'{scale.anchor}-{rollout.episode}-{tile.t}', t=tile.t, advantage=signed(tile.advantage),
-                colour=tint(tile.advantage, scale.advantage), reward=signed(tile.reward) if tile.reward else '',
-                letter=scale.letters.get(tile.state), state=scale.states.get(tile.state, ''),
-                flags=[words for words, on in flags if on], seen=_seen(tile.context, scale), said=said, more=more)
+        colour=tint(tile.advantage, scale.advantage), reward=signed(tile.reward) if tile.reward else '',
+        letter=scale.letters.get(tile.state), state=scale.states.get(tile.state, ''),
+        flags=[words for words, on in flags if on], seen=_seen(tile.context, scale), said=said, more=more)
 
 def fate(rollout)->str:
     "How an episode ended, in a few words."
     mark = '✓ success' if rollout.success else {'cut': '✂ cut', 'error': '✕ error'}.get(
         rollout.ending, '' if rollout.success is None else '✕ no success')
     outcome = ('outcome not recorded' if math.isnan(rollout.outcome) else signed(rollout.outcome) if mark
-               else f'outcome {signed(rollout.outcome)}')
+        else f'outcome {signed(rollout.outcome)}')
     return ' · '.join(filter(None, (mark, outcome)))
 
 def _grid(rollouts, scale)->tuple:
@@ -279,7 +279,7 @@ def _grid(rollouts, scale)->tuple:
     for rollout in rollouts:
         cells = {tile.t: _tile(tile, rollout, scale) for tile in rollout.tiles}
         lines.append(dict(place=f'{scale.anchor}-{rollout.episode}', name=rollout.name, fate=fate(rollout),
-                          cells=[cells.get(t) for t in times]))
+            cells=[cells.get(t) for t in times]))
     return times, lines
 
 def _whole(rollout, scale)->dict:
@@ -288,8 +288,8 @@ def _whole(rollout, scale)->dict:
     entropies = [token[2] for token in tokens if math.isfinite(token[2])]
     unsure = f' · mean entropy {np.mean(entropies):.2f} nats' if entropies else ''
     return dict(place=f'{scale.anchor}-{rollout.episode}', name=rollout.name, error=rollout.error,
-                facts=f'{fate(rollout)} · {len(rollout.tiles)} turns · {len(tokens):,} tokens{unsure}',
-                turns=[_turn(tile, rollout, scale) for tile in rollout.tiles], final=rollout.final)
+        facts=f'{fate(rollout)} · {len(rollout.tiles)} turns · {len(tokens):,} tokens{unsure}',
+        turns=[_turn(tile, rollout, scale) for tile in rollout.tiles], final=rollout.final)
 
 def _links_css(scale)->str:
     "While one visit of a state is pointed at or focused, all visits are outlined."
@@ -300,7 +300,7 @@ def _key(scale)->dict:
     "What the legend says."
     top = signed(scale.advantage) if scale.advantage else '+1.00'
     return dict(low=top.replace('+', '−'), high=top, lettered=bool(scale.letters), flat=not scale.advantage,
-                parts=[(code, part_names()[code]) for code in scale.parts], control=bool(scale.known.control))
+        parts=[(code, part_names()[code]) for code in scale.parts], control=bool(scale.known.control))
 
 def group_html(batch,     # Batch; token texts from batch.labels['token']
     advantage,            # (action tokens,) what an estimator gave for this batch
@@ -316,16 +316,16 @@ def group_html(batch,     # Batch; token texts from batch.labels['token']
     group = pick_group(batch) if group is None else group
     rollouts = collect(batch, advantage, group)
     digest = hashlib.blake2b(repr((title, estimator, group, [r.tiles for r in rollouts])).encode('utf-8', 'replace'),
-                             digest_size=4).hexdigest()
+        digest_size=4).hexdigest()
     scale = _scale(batch, rollouts, f'al-{digest}', limit, top)
     won = [rollout.success for rollout in rollouts]
     wins = [f'{sum(map(bool, won))} succeeded'] if any(w is not None for w in won) else []
     facts = [f'{len(rollouts)} rollouts of one task', *wins, *([f'advantage by {estimator}'] if estimator else [])]
     times, grid = _grid(rollouts, scale)
     return filled('group', anchor=scale.anchor, title=f'Group {group}' if title is None else title,
-                  css=Html((CSS if style else '') + _links_css(scale)), facts=' · '.join(facts), times=times, grid=grid,
-                  rollouts=[_whole(rollout, scale) for rollout in (rollouts if details else ())], linked=details,
-                  unfolded=unfolded, **_key(scale))
+        css=Html((CSS if style else '') + _links_css(scale)), facts=' · '.join(facts), times=times, grid=grid,
+        rollouts=[_whole(rollout, scale) for rollout in (rollouts if details else ())], linked=details,
+        unfolded=unfolded, **_key(scale))
 
 def pick_group(batch)->int:  # Batch -> key in batch.episodes.group
     "The group with most to see: successes nearest to half, else the widest spread of outcomes."
@@ -351,16 +351,16 @@ def png(page:str, width:int=900,  # HTML: a fragment such as `group_html` gives,
     if program is None: raise RuntimeError('a photograph needs Chromium: apt-get install chromium')
     if '<html' not in page:
         page = (f'<!doctype html><meta charset="utf-8"><body '
-                f'style="margin:16px;color-scheme:{scheme};background:light-dark(#fff,#1b1e24)">{page}')
+            f'style="margin:16px;color-scheme:{scheme};background:light-dark(#fff,#1b1e24)">{page}')
     page = page.replace('color-scheme: light dark', f'color-scheme: {scheme}')
     measure = ("<script>document.documentElement.setAttribute('data-high', "
-               "document.documentElement.scrollHeight)</script>")
+        "document.documentElement.scrollHeight)</script>")
     with tempfile.TemporaryDirectory() as folder:
         source, picture = Path(folder)/'page.html', Path(folder)/'page.png'
         def chromium(*options):
             sandbox = [] if getattr(os, 'geteuid', lambda: 1)() else ['--no-sandbox']  # Chromium has none for root
             command = [program, '--headless', *sandbox, '--disable-gpu', '--hide-scrollbars',
-                       f'--user-data-dir={folder}/profile', *options, source.as_uri()]
+                f'--user-data-dir={folder}/profile', *options, source.as_uri()]
             return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
         source.write_text(re.sub('<meta http-equiv[^>]*>', '', page) + measure, encoding='utf-8')
         high = re.search(r'data-high="(\d+)"', chromium(f'--window-size={width},200', '--dump-dom'))[1]
@@ -421,7 +421,7 @@ def thin(x,          # (n,) positions, rising
     for bucket in np.array_split(np.arange(1, len(x) - 1), (points - 2)//2):
         value = y[bucket]
         keep |= {int(bucket[np.argmin(np.where(np.isnan(value), np.inf, value))]),
-                 int(bucket[np.argmax(np.where(np.isnan(value), -np.inf, value))])}
+            int(bucket[np.argmax(np.where(np.isnan(value), -np.inf, value))])}
     index = np.array(sorted(keep))
     return x[index], y[index]
 
@@ -448,7 +448,7 @@ class Frame:
         low, high = self.y
         if self.log: value = math.log10(value) if value > 10**low else low
         return round(self.height - self.bottom
-                     - (value - low)/((high - low) or 1)*(self.height - self.top - self.bottom), 1)
+            - (value - low)/((high - low) or 1)*(self.height - self.top - self.bottom), 1)
 
 def number(value:float, digits:int=3)->str:  # any float; significant digits
     "A number in a few characters, thousands as k and M."
@@ -461,7 +461,7 @@ def _axes(frame, yticks, xticks)->Html:
     "Grid lines and tick labels."
     columns = [(frame.px(v), number(v)) for v in xticks if frame.x[0] <= v <= frame.x[1]]
     return filled('axes', frame=frame, columns=columns,
-                  rows=[(frame.py(v), (power if frame.log else number)(v)) for v in yticks])
+        rows=[(frame.py(v), (power if frame.log else number)(v)) for v in yticks])
 
 def _path(frame, x, y)->str:
     "A curve as steps from point to point, in tenths of a pixel that add up; a missing value is a gap."
@@ -487,12 +487,12 @@ def curve_svg(curves:dict,  # name -> (x, y); one curve needs no name drawn, sev
     if not ys: return '<p class="al-note">no finite value was recorded</p>'
     low, high = bounds or (None, None)
     yticks = powers(ys) if log else ticks(min(ys) if low is None else min(low, *ys),
-                                          max(ys) if high is None else max(high, *ys))
+        max(ys) if high is None else max(high, *ys))
     frame = framed(xs, yticks, size, log)
     if len(curves) > 1: frame.right = 62  # room for their names
     xticks = [v for v in ticks(*frame.x, count=8 if size[0] > 500 else 4) if v == int(v)]
     drawn = [_curve(frame, i < len(curves) - 1, name if len(curves) > 1 else '', x, y)
-             for i, (name, (x, y)) in enumerate(curves.items()) if np.isfinite(y).any()]
+        for i, (name, (x, y)) in enumerate(curves.items()) if np.isfinite(y).any()]
     return filled('curve', frame=frame, label=label, axes=_axes(frame, yticks, xticks), curves=drawn, marks=marks)
 
 def framed(xs, yticks, size, log=False)->Frame:
@@ -527,11 +527,11 @@ def heat_svg(columns, matrix,  # (n,) what a column is: steps; (n, turns) values
     gap = 1 if min(wide, high) > 6 else 0
     each, every = max(1, math.ceil(len(columns)/12)), max(1, math.ceil(matrix.shape[1]/6))
     cells = [(frame.px(i), frame.py(t + 1), f'{.04 + .96*value/(top or 1):.2f}',
-              f'step {columns[i]}, turn {t}: {value:.3f}')
-             for i, line in enumerate(matrix) for t, value in enumerate(line) if math.isfinite(value)]
+         f'step {columns[i]}, turn {t}: {value:.3f}')
+        for i, line in enumerate(matrix) for t, value in enumerate(line) if math.isfinite(value)]
     return filled('heat', frame=frame, label=label, wide=f'{wide - gap:.1f}', high=f'{high - gap:.1f}', cells=cells,
-                  xs=[(frame.px(i + .5), columns[i]) for i in range(0, len(columns), each)],
-                  ys=[(frame.py(t + .5), 'turn '*(t == 0) + str(t)) for t in range(0, matrix.shape[1], every)])
+        xs=[(frame.px(i + .5), columns[i]) for i in range(0, len(columns), each)],
+        ys=[(frame.py(t + .5), 'turn '*(t == 0) + str(t)) for t in range(0, matrix.shape[1], every)])
 
 def column(rows:list, name:str)->np.ndarray:  # metric -> (rows,) float, NaN where a row has no such number
     "One metric of a row log."
@@ -622,7 +622,7 @@ def integrity(batches:list)->list[Finding]:  # batches of a run -> one per check
         made = [found for found in map(check, batches) if found is not None]
         bad = [one for found in made for one in found.values()]
         findings.append(Finding(name, what, meaning, sum(int(one.sum()) for one in bad) if made else None,
-                                sum(map(len, bad)), grave))
+            sum(map(len, bad)), grave))
     return findings
 
 def declared_panels()->dict:
@@ -643,7 +643,7 @@ def definition(name:str,  # metric
     if definitions is None: from agentlab.train import METRICS as definitions
     entry = definitions.get(name, ())
     return ' · '.join(str(part) for part in ((entry,) if isinstance(entry, str) else entry[:3])
-                      if part not in ('', '-', None))
+        if part not in ('', '-', None))
 
 def wilson(wins:float, n:int,  # successes; trials, > 0
     z:float=1.96)->tuple:  # normal quantile of the interval -> (low, high), inside [0, 1]
@@ -660,7 +660,7 @@ def evaluations(tests:list,  # rows of tests.jsonl: step, tasks, and `test_<way>
         for name, share in row.items():
             if name.startswith('test_') and isinstance(share, (int, float)) and math.isfinite(share):
                 found.setdefault(name.removeprefix('test_'), []).append((row.get('step', 0), share,
-                                                                         int(row.get('tasks') or 0)))
+                    int(row.get('tasks') or 0)))
     return found
 
 def _percent(share)->str:
@@ -672,24 +672,24 @@ def headline(rows:list, tests:list=(),  # rows of tests.jsonl
 )->tuple[str,list]:  # a sentence, and bars [(name, before, after)] with (share, low, high) each
     "What a run achieved: on held-out tasks where it was tested, else in its own rollouts."
     bars = [(way, *((share, *_interval(share, tasks)) for _, share, tasks in (points[0], points[-1])))
-            for way, points in evaluations(tests).items() if len(points) > 1]
+        for way, points in evaluations(tests).items() if len(points) > 1]
     if bars:
         tasks = max(tasks for points in evaluations(tests).values() for *_, tasks in points)
         changes = ' and '.join(f'from {_percent(before[0])} to {_percent(after[0])} ({way})'
-                               for way, before, after in bars)
+            for way, before, after in bars)
         return f"Success on {f'{tasks:,} ' if tasks else ''}held-out tasks went {changes}.", bars
     success, counts = column(rows, 'success'), np.nan_to_num(column(rows, 'episodes'))
     known = np.flatnonzero(np.isfinite(success))
     if not len(known): return 'No success was recorded yet.', []
     ends = [(float(success[i]), *_interval(float(success[i]), int(counts[i]))) for i in (known[0], known[-1])]
     return (f'In its own rollouts, success went from {_percent(ends[0][0])} in the first update to '
-            f'{_percent(ends[1][0])} in the last.', [('rollouts', *ends)])
+        f'{_percent(ends[1][0])} in the last.', [('rollouts', *ends)])
 
 PAGE_CSS = sheet('page', 'plot')
 
 def _duration(seconds)->str:
     return (f'{seconds:.0f} s' if seconds < 90 else f'{seconds/60:.0f} min' if seconds < 5400
-            else f'{seconds/3600:.1f} h')
+        else f'{seconds/3600:.1f} h')
 
 def _flat(settings, prefix=''):
     "Nested settings as dotted names."
@@ -712,7 +712,7 @@ def _bar(point)->dict:
     "A share with its interval, as a bar."
     share, low, high = point
     return dict(share=_percent(share), low=_percent(low), high=_percent(high),
-                style=f'--s:{100*share:.1f}%;--a:{100*low:.1f}%;--b:{100*(high - low):.1f}%')
+        style=f'--s:{100*share:.1f}%;--a:{100*low:.1f}%;--b:{100*(high - low):.1f}%')
 
 def _size(rows)->dict:
     "The size of the run."
@@ -720,7 +720,7 @@ def _size(rows)->dict:
     # a row holds the mean over its episodes
     total['turns'] = float(np.nansum(column(rows, 'turns')*column(rows, 'episodes')))
     facts = {'updates': number(len(rows)), 'episodes': number(total['episodes']), 'turns': number(total['turns']),
-             'tokens': number(total['tokens']), 'time': _duration(total['seconds'])}
+        'tokens': number(total['tokens']), 'time': _duration(total['seconds'])}
     return {name: value for name, value in facts.items() if value not in ('0', '0 s')}
 
 def _hero(run)->dict:
@@ -728,8 +728,8 @@ def _hero(run)->dict:
     sentence, bars = headline(run.rows(), run.tests())
     settings = _flat(run.info.get('facts', {}) | {k: v for k, v in run.info.items() if k != 'facts'})
     return dict(sentence=sentence, bars=[(name, _bar(before), _bar(after)) for name, before, after in bars],
-                size=_size(run.rows()),
-                settings=[(str(k), v if isinstance(v, str) else json.dumps(v)) for k, v in settings])
+        size=_size(run.rows()),
+        settings=[(str(k), v if isinstance(v, str) else json.dumps(v)) for k, v in settings])
 
 def _panel(rows, name, panel, definitions, tests)->dict:
     "One metric: heading, first and last value, what to look for, curve, definition."
@@ -744,13 +744,13 @@ def _panel(rows, name, panel, definitions, tests)->dict:
     if len(curves) > 1: now = f'{next(iter(curves))} {now}'
     marks, more = _held_out(tests) if name == 'success' else ([], '')
     label = (f'{heading}: {now}, lowest {number(known.min())}, highest {number(known.max())}, {len(known)} updates'
-             if len(known) else f'{heading}: no finite value')
+        if len(known) else f'{heading}: no finite value')
     wide = name == 'success' or panel.spread
     draw = lambda size: Html(curve_svg(curves, label, bounds, marks, size, panel.log))
     says = [f'{name}_{kind}' for kind in ('median', 'max')] if 'median' in curves else [name]
     return dict(heading=heading, now=now, look=panel.look, wide=wide, more=more,
-                pictures=[draw(size) for size in (BIG if wide else ((320, 165),))],
-                told={each: definition(each, definitions) for each in says})
+        pictures=[draw(size) for size in (BIG if wide else ((320, 165),))],
+        told={each: definition(each, definitions) for each in says})
 
 BIG = (1040, 230), (320, 180)
 
@@ -758,7 +758,7 @@ def _held_out(tests)->tuple:
     "Tests on held-out tasks as points with intervals, and what their marks mean."
     ways = evaluations(tests)
     marks = [(step, share, *_interval(share, tasks), f'held out, {way}, step {step}: {_percent(share)}', min(kind, 1))
-             for kind, (way, points) in enumerate(ways.items()) for step, share, tasks in points]
+        for kind, (way, points) in enumerate(ways.items()) for step, share, tasks in points]
     shapes = ' and '.join(f'{shape}: {way}' for shape, way in zip(('rings', 'dots'), ways))
     return marks, f' · {shapes} decoding on held-out tasks, with 95 % intervals' if marks else ''
 
@@ -775,7 +775,7 @@ def entropy_by_turn(batch,  # Batch with tokens.entropy
     "Mean entropy of the action tokens at every turn of the game."
     t = batch.turns.t[batch.action_turn].cpu().numpy()
     value = (batch.action('entropy').cpu().numpy().astype(float) if 'entropy' in batch.tokens
-             else np.full(len(t), math.nan))
+        else np.full(len(t), math.nan))
     known = np.isfinite(value)
     size = int(t.max()) + 1 if len(t) else 0
     with np.errstate(invalid='ignore', divide='ignore'):
@@ -799,18 +799,18 @@ def _unsure(rows, batches)->dict:
     ends = [(step, entropy_by_turn(batch)) for step, batch in batches]
     ends = [(step, line) for step, line in ends if np.isfinite(line).any()]
     logged = [(row.get('step', i), row['entropy_by_turn']) for i, row in enumerate(rows)
-              if isinstance(row.get('entropy_by_turn'), list)]
+        if isinstance(row.get('entropy_by_turn'), list)]
     if not any(value is not None for _, line in logged for value in line): logged = []
     found = dict(ends=[], heat='', top='')
     if ends:
         curves = {f'step {step}': (np.arange(len(line)), line)
-                  for step, line in (ends[:1] + ends[-1:] if len(ends) > 1 else ends)}
+            for step, line in (ends[:1] + ends[-1:] if len(ends) > 1 else ends)}
         label = 'mean entropy by turn, ' + ' and '.join(curves)
         found['ends'] = [Html(curve_svg(curves, label, (0, None), size=size)) for size in BIG]
     if logged or len(ends) > 2:
         steps, lines = zip(*(logged or ends))
         found |= dict(heat=Html(heat_svg(steps, _rectangle(lines), 'mean entropy by step and turn')),
-                      top=f'{np.nanmax(_rectangle(lines)):.2f}')
+            top=f'{np.nanmax(_rectangle(lines)):.2f}')
     return found
 
 def _or_recorded(function, batch):
@@ -833,9 +833,9 @@ def own_estimator(estimator, run)->tuple:
     if callable(function): return name, partial(_or_recorded, partial(function, **(_fact(run, 'credit_args') or {})))
     if estimator:
         raise ValueError(f"estimator={estimator!r}: agentlab.credit has no such function. Give one of its names, or a "
-                         f"function of a batch.")
+            f"function of a batch.")
     return ("grpo (the recipe's own estimator is not in agentlab: pass it as estimator=)" if fact else 'grpo',
-            credit.grpo)
+        credit.grpo)
 
 def _before_after(run)->dict|None:
     "Held-out tasks before and after, where the run kept them."
@@ -853,7 +853,7 @@ def _credit(batches, name, function)->list:
             group = pick_group(batch)
             mixed = 0 < float(batch.episodes.success[batch.episodes.group == group].double().mean()) < 1
             card |= dict(mixed=mixed, picture=group_html(batch, function(batch), group, f'Step {step}, {place}', name,
-                                                         style=False))
+                style=False))
         cards.append(card)
     return cards
 
@@ -863,11 +863,11 @@ def row_findings(rows:list)->list[Finding]:  # row log
     floats = [v for row in rows for v in row.values() if isinstance(v, float)]
     why = '; '.join(f"step {row.get('step')}: {row['skipped']}" for row in skipped[:3])
     return [Finding('skipped updates', 'updates that were not made', why, len(skipped), len(rows)),
-            Finding('metrics that are not finite', 'numbers in metrics.jsonl that are NaN or infinite',
-                    'that update did not teach what it should', sum(not math.isfinite(v) for v in floats), len(floats)),
-            Finding('sampler drift', 'updates whose largest |sampler logp − trainer logp| is above 0.5',
-                    'the policy that is trained is not the one that played',
-                    int((gaps > .5).sum()) if np.isfinite(gaps).any() else None, int(np.isfinite(gaps).sum()))]
+        Finding('metrics that are not finite', 'numbers in metrics.jsonl that are NaN or infinite',
+                'that update did not teach what it should', sum(not math.isfinite(v) for v in floats), len(floats)),
+        Finding('sampler drift', 'updates whose largest |sampler logp − trainer logp| is above 0.5',
+                'the policy that is trained is not the one that played',
+                int((gaps > .5).sum()) if np.isfinite(gaps).any() else None, int(np.isfinite(gaps).sum()))]
 
 def document(title:str, body:str)->Html:  # for the browser's tab; HTML, put in as it is -> a whole page
     "A page that carries everything it needs and forbids the browser to fetch or run anything."
@@ -880,10 +880,10 @@ def _checked(findings)->list:
         # the row log has the answer
         if f.found is None and f.name == 'sampler and trainer disagree' and sampler_known: continue
         state, mark = (('open', '– not checked') if f.found is None else ('ok', '✓ none') if not f.found
-                       else ('bad' if f.grave else 'some',
-                             f'{"!" if f.grave else "·"} {f.found:,} of {f.total:,}, {_percent(f.found/f.total)}'))
+            else ('bad' if f.grave else 'some',
+                  f'{"!" if f.grave else "·"} {f.found:,} of {f.total:,}, {_percent(f.found/f.total)}'))
         text = ('the run did not save what this check needs' if f.found is None else f.what if not f.found
-                else f'{f.what}: {f.meaning}')
+            else f'{f.what}: {f.meaning}')
         lines.append(dict(name=f.name, state=state, mark=mark, text=text))
     return lines
 
@@ -918,11 +918,11 @@ def report(run_folder, out=None,  # file to write; None is report.html in the fo
     title = ' on '.join(filter(None, (_short(_fact(run, 'name')) or 'a run', _short(_fact(run, 'env')))))
     batches, damaged = readable(run, [steps[i] for i in evenly(len(steps), checked)])
     counted = (f'{len(rows):,} rows of metrics and {sum(len(b) for _, b in batches):,} episodes of {len(batches)} of '
-               f'{len(steps)} saved steps')
+        f'{len(steps)} saved steps')
     if damaged: counted += f'; the files of the steps {", ".join(map(str, damaged))} are damaged and were left out'
     page = filled('report', title=title, css=Html(CSS + PAGE_CSS), hero=_hero(run), counted=counted,
-                  learned=_learned(rows, definitions, run.tests()), unsure=_unsure(rows, batches),
-                  said=_before_after(run), credit=_credit(batches, *own_estimator(estimator, run)),
-                  checks=_checked(integrity([b for _, b in batches]) + row_findings(rows)))
+        learned=_learned(rows, definitions, run.tests()), unsure=_unsure(rows, batches),
+        said=_before_after(run), credit=_credit(batches, *own_estimator(estimator, run)),
+        checks=_checked(integrity([b for _, b in batches]) + row_findings(rows)))
     with atomic(out) as temporary: Path(temporary).write_text(page, encoding='utf-8')
     return out

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from .reading import joined, lexicon, parts_shown, read_pieces
-from .run_report import (CHECKS, Finding, _sides, entropy_by_turn, integrity, letters, own_estimator,
-                                      rollouts_of)
+from agentlab.view.run_report import (CHECKS, Finding, _sides, entropy_by_turn, integrity, letters, own_estimator,
+    rollouts_of)
 from .web import clip, visible
 
 # %% auto #0
@@ -33,8 +33,8 @@ def _one_token_a_turn(batch):
     turn, episode = torch.arange(len(batch.turns)), batch.turns.episode
     first = torch.searchsorted(episode, episode)
     return batch.replace(rows=Table(episode=torch.arange(len(batch))),
-                         tokens=Table(row=episode, turn=turn, id=torch.zeros_like(turn), position=turn - first,
-                                      weight=torch.ones(len(turn))))
+        tokens=Table(row=episode, turn=turn, id=torch.zeros_like(turn), position=turn - first,
+                     weight=torch.ones(len(turn))))
 
 class Columns:
     "The tables of a step as arrays: turns, groups, and where the action tokens of a turn stand."
@@ -49,7 +49,7 @@ class Columns:
         self.start = np.cumsum(self.length) - self.length  # (turns,) first of its action tokens
         self.first = np.searchsorted(self.episode, np.arange(len(self.batch) + 1))  # (episodes + 1,) first turn
         self.origin, self._members, self._columns = (_np(turns.origin) if 'origin' in turns else np.arange(len(turns)),
-                                                     {}, {})
+            {}, {})
         self.entropy = self.mean(self.action('entropy'))
     def __len__(self): return len(self.t)
     def action(self, name)->np.ndarray|None:
@@ -93,7 +93,7 @@ class Grouped(Columns):
             visits.append(SimpleNamespace(episode=r.episode, tiles=[SimpleNamespace(state=s) for s in states]))
         length = self.length[turns]
         tokens = (np.repeat(self.start[turns], length) + np.arange(length.sum())
-                  - np.repeat(np.cumsum(length) - length, length))
+            - np.repeat(np.cumsum(length) - length, length))
         self._members[key] = Members(int(key), rows, turns, tokens, np.unique(self.t[turns]), letters(visits))
         return self._members[key]
     @cached_property
@@ -133,7 +133,7 @@ class Texts(Grouped):
         first = actions[self.start[known]]
         before = np.where(self.start[known] > 0, actions[np.maximum(self.start[known] - 1, 0)] + 1, 0)
         begin[known], end[known] = (np.maximum(before, np.searchsorted(row, row[first])),
-                                    actions[(self.start + self.length)[known] - 1] + 1)
+            actions[(self.start + self.length)[known] - 1] + 1)
         return begin, end
     def ids(self, turn)->tuple:
         "Ids that were read before the action, and ids of the action."
@@ -147,7 +147,7 @@ class Texts(Grouped):
         labels = self.batch.labels
         if self.has_tokens and labels.get('token'): return tuple(map(self.known.text, self.ids(turn)))
         at = lambda name: labels[name].get(int(self.batch.turns[name][turn]),
-                                           '') if name in self.batch.turns and name in labels else None
+            '') if name in self.batch.turns and name in labels else None
         return at('observation'), at('action')
     def parts(self, turn)->list|None:
         "Code of every action token of a turn, as in tokens.part; None where the run did not save them."
@@ -164,7 +164,7 @@ class Played(Texts):
         words = self.batch.labels.get('token')
         if not (self.has_tokens and words):
             return ['\n'.join(filter(None, self.texts(turn))).casefold()
-                    for turn in range(len(self))] if not self.has_tokens else ['']*len(self)
+                for turn in range(len(self))] if not self.has_tokens else ['']*len(self)
         ids, place = np.unique(_np(self.batch.tokens.id), return_inverse=True)
         table = np.array([words.get(i, f'#{i}').casefold() for i in ids.tolist()] + [''], dtype=object)[:-1]
         text = table[place].tolist()
@@ -175,7 +175,7 @@ class Played(Texts):
         query = query.casefold()
         hits = np.flatnonzero([query in text for text in self.all_texts]) if query else np.zeros(0, int)
         rank = {turn: i for key in np.unique(self.group[self.episode[hits]])
-                for i, turn in enumerate(self.members(key).turns.tolist())}
+            for i, turn in enumerate(self.members(key).turns.tolist())}
         return np.array(sorted(hits.tolist(), key=lambda turn: (self.group[self.episode[turn]], rank[turn])), int)
 
 MODES = dict(  # quantity -> (label, columns that it needs, whether it has a sign)
@@ -226,7 +226,7 @@ def _first_turns(played, bad)->np.ndarray:
 
 # place where a check of the report looks -> turns that lead to what it found there
 PLACES = dict(episode=_last_turns, turn=lambda played, bad: np.flatnonzero(bad), context=_after, side=_first_turns,
-              action=lambda played, bad: played.owner[bad])
+    action=lambda played, bad: played.owner[bad])
 
 def _turns_of(played, check)->np.ndarray:
     "Turns where a check found something."
@@ -235,7 +235,7 @@ def _turns_of(played, check)->np.ndarray:
 def findings(played:Played)->list:  # (Finding, turns where it is), in the order of `CHECKS`
     "The checks of the report on one step, each with the turns to look at; and what `agentlab.reward.faults` found."
     found = [(f, _turns_of(played, CHECKS[f.name][2]) if f.found else np.zeros(0, int))
-             for f in integrity([played.batch])]
+        for f in integrity([played.batch])]
     if 'fault' not in played.batch.turns: return found
     at = np.flatnonzero(_np(played.batch.turns.fault) == 1)
     lost = int((~_np(played.batch.episodes.success)).sum())
@@ -273,7 +273,7 @@ def _row(step, batch)->dict:
     known = _np(batch.episodes.outcome)
     known = known[np.isfinite(known)]
     return dict(step=step, reward=float(known.mean()) if len(known) else math.nan,
-                dead_groups=float(dead.sum())/max(1, len(dead)), entropy_by_turn=entropy_by_turn(batch).tolist())
+        dead_groups=float(dead.sum())/max(1, len(dead)), entropy_by_turn=entropy_by_turn(batch).tolist())
 
 def _run_source(run)->Source:
     rows, (name, function) = run.rows(), own_estimator(None, run)
@@ -300,6 +300,6 @@ def source_of(source)->Source:  # run folder, Run, `Opened`, list of (step, Batc
     if not (isinstance(source, (list, tuple)) and all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[1], Batch)
                                                       for x in source)):
         raise ValueError(f'source={type(source).__name__}: give a run folder, a Run, what view.open gave, a Batch, or '
-                         f'a list of (step, Batch)')
+            f'a list of (step, Batch)')
     batches = dict(source)
     return Source('rollouts', list(batches), batches.__getitem__, [_row(step, b) for step, b in batches.items()])

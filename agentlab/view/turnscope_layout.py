@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 import numpy as np
 from .reading import FOLD, QUIET, Fold, laid_out, part_names, segments, thought
-from .run_report import (_rectangle, _turns, column, declared_panels, evenly, fate, number, signed,
-                                      steps_of, thin, visible)
+from agentlab.view.run_report import (_rectangle, _turns, column, declared_panels, evenly, fate, number, signed,
+    steps_of, thin, visible)
 from .turnscope_data import LOGPS, MODES, _lacking, _np, _quantity, clipped, pieces
 from .turnscope_state import COLUMNS, ROWS, TOKENS, Looking
 
@@ -24,16 +24,16 @@ def _share(value, top)->int:
 def _largest(*arrays)->float:
     "Largest finite absolute value; 0 where there is none."
     return max((float(np.abs(x[np.isfinite(x)]).max()) for x in arrays if x is not None and np.isfinite(x).any()),
-               default=0.)
+        default=0.)
 
 def _flags(played, turns, group)->list:
     "Letters for a turn's marks: c cut, e error, r refused, b copied from another rollout, o copied by others."
     ends = {int(played.first[r.episode + 1]) - 1: r.ending[0] for r in group.rollouts if r.ending
-            and played.first[r.episode + 1] > played.first[r.episode]}
+        and played.first[r.episode + 1] > played.first[r.episode]}
     refused = _np(played.batch.turns.invalid) if 'invalid' in played.batch.turns else np.zeros(len(played), bool)
     family = _family(played)
     return [ends.get(t, '') + 'r'*bool(refused[t]) + ('' if family[t] < 0 else 'o' if family[t] == t else 'b')
-            for t in turns]
+        for t in turns]
 
 def _family(played)->np.ndarray:
     "(turns,) the turn that was sampled, for it and for its copies; -1 for a turn that nobody copied."
@@ -41,7 +41,7 @@ def _family(played)->np.ndarray:
         known = played.origin >= 0
         copies = np.bincount(played.origin[known], minlength=len(played))
         played._families = np.where(known & (copies[np.maximum(played.origin, 0)] > 1) | known
-                                    & (played.origin != np.arange(len(played))), played.origin, -1)
+            & (played.origin != np.arange(len(played))), played.origin, -1)
     return played._families
 
 class Grids(Looking):
@@ -67,15 +67,15 @@ class Grids(Looking):
         lines = []
         for t, flags in zip(turns, _flags(played, turns, group)):
             delta = ['', 0] if one is None or two is None else [signed(float(one[t] - two[t])),
-                                                                _share(float(one[t] - two[t]), top)]
+                _share(float(one[t] - two[t]), top)]
             tokens, height = None, 40
             if played.has_tokens: tokens, height = int(played.length[t]), round(100*played.length[t]/longest)
             entropy = f'{played.entropy[t]:.2f}' if math.isfinite(played.entropy[t]) else ''
             reward = signed(float(played.reward[t])) if played.reward[t] else ''
             letter = group.letters.get(int(state[t]), '') if state is not None else ''
             lines.append([t, int(np.searchsorted(group.times, played.t[t])), *number_of(one, t), *number_of(two, t),
-                          *delta, tokens, height, entropy, max(0, _share(played.entropy[t], widest)), reward, letter,
-                          flags, int(_family(played)[t])])
+                *delta, tokens, height, entropy, max(0, _share(played.entropy[t], widest)), reward, letter,
+                flags, int(_family(played)[t])])
         return lines
     def _grid_of(self, played, key, chosen, window, top)->dict:
         "The visible part of a group."
@@ -86,15 +86,15 @@ class Grids(Looking):
             turns = played.turns_of(r.episode)
             place = np.searchsorted(group.times, played.t[turns])
             lines.append(dict(name=visible(r.name), fate=visible(fate(r)), delta=self._row_delta(played, turns),
-                              cells=self._cells(played, group,
-                                                turns[(place >= column) & (place < column + COLUMNS)].tolist(), top)))
+                cells=self._cells(played, group,
+                                  turns[(place >= column) & (place < column + COLUMNS)].tolist(), top)))
         won = sum(map(bool, (r.success for r in group.rollouts)))
         return dict(step=played.step, rows=len(group.rollouts),
-                    times=[int(t) for t in group.times[column:column + COLUMNS]], columns=len(group.times), row=row,
-                    column=column, lines=lines, chosen=chosen,
-                    top=signed(top) if top else '0', pinned=bool(self.second),
-                    title=f"{len(group.rollouts)} rollouts of one task · {won} succeeded"
-                    if 'success' in played.batch.episodes else f'{len(group.rollouts)} rollouts of one task')
+            times=[int(t) for t in group.times[column:column + COLUMNS]], columns=len(group.times), row=row,
+            column=column, lines=lines, chosen=chosen,
+            top=signed(top) if top else '0', pinned=bool(self.second),
+            title=f"{len(group.rollouts)} rollouts of one task · {won} succeeded"
+            if 'success' in played.batch.episodes else f'{len(group.rollouts)} rollouts of one task')
     def _row_delta(self, played, turns)->list:
         "Mean difference of the two estimators over an episode: text and sign."
         one, two = self._pair(played)
@@ -103,16 +103,16 @@ class Grids(Looking):
         return [signed(value), (value > 0) - (value < 0)]
     def part_grid(self)->dict:
         return self._grid_of(self.played, self.group, self.turn, self.window,
-                             self._top()) if self.played is not None and self.group is not None else {}
+            self._top()) if self.played is not None and self.group is not None else {}
     def part_other(self)->dict:
         return self._grid_of(self.load(self.other[0]), self.other[1], self.partner(), self.window2,
-                             self._top()) if self.other else {}
+            self._top()) if self.other else {}
     def look(self, row, column, other=False):
         "Another part of a grid is in view."
         played, key = (self.load(self.other[0]), self.other[1]) if other and self.other else (self.played, self.group)
         group = played.members(key)
         window = [max(0, min(int(at), max(0, many - size//2)))
-                  for at, many, size in zip((row, column), (len(group.rollouts), len(group.times)), (ROWS, COLUMNS))]
+            for at, many, size in zip((row, column), (len(group.rollouts), len(group.times)), (ROWS, COLUMNS))]
         if other: self.window2 = window
         else: self.window = window
 
@@ -128,11 +128,11 @@ class Panes(Grids):
         if not (played.has_tokens and played.known.words):
             read, said = map(cut, played.texts(turn))
             return dict(turn=turn, t=int(played.t[turn]), read=read, said=None if said is None
-                        else [['', 0, said, 0]]*bool(said), chosen=chosen)
+                else [['', 0, said, 0]]*bool(said), chosen=chosen)
         (seen, ids), codes = played.ids(turn), played.parts(turn)
         said = segments(ids, played.known, codes, self.controls)
         return dict(turn=turn, t=int(played.t[turn]), read=self._read(played.known, seen, cut),
-                    said=[self._segment(*one, cut, len(said) > 1) for one in said], chosen=chosen)
+            said=[self._segment(*one, cut, len(said) > 1) for one in said], chosen=chosen)
     def _read(self, known, ids, cut)->list:
         "What was read, with a chip for the role where it is not simply the environment's turn."
         if self.controls or not known.control: return cut(known.text(ids, True))
@@ -145,7 +145,7 @@ class Panes(Grids):
         "[name of the part or '', code, text, tokens if it is folded, else 0]."
         name = part_names().get(code, 'other')
         return [name if several and name not in QUIET else '', code, cut(text.strip('\n ') if several else text),
-                count if code == thought() and count > FOLD else 0]
+            count if code == thought() and count > FOLD else 0]
     def _facts(self, played, turn)->list:
         "[name, value] of a turn."
         one, two = self._pair(played)
@@ -153,16 +153,16 @@ class Panes(Grids):
         facts = [[f'advantage ({name})', signed(float(x[turn]), 3)] for name, x in named if name and x is not None]
         if one is not None and two is not None: facts.append(['difference', signed(float(one[turn] - two[turn]), 3)])
         facts.append(['reward', signed(float(played.reward[turn])) if math.isfinite(played.reward[turn])
-                      else 'not recorded'])
+            else 'not recorded'])
         facts.append(['tokens', f'{played.length[turn]:,}' if played.has_tokens else 'not recorded'])
         facts.append(['mean entropy', f'{played.entropy[turn]:.3f} nats' if math.isfinite(played.entropy[turn])
-                      else 'not recorded'])
+            else 'not recorded'])
         return facts + self._links(played, turn)
     def _links(self, played, turn)->list:
         "[name, value] that lead elsewhere: the state's other visits, the origin, the copies."
         facts, visits = [], played.visits(turn)
         letter = (played.members(int(played.group[played.episode[turn]])).letters.get(int(played.state[turn]), '')
-                  if played.state is not None else '')
+            if played.state is not None else '')
         if letter:
             facts.append(['state', f'{letter}, visit {visits.tolist().index(turn) + 1} of {len(visits)}', 'next_visit'])
         origin, copies = int(played.origin[turn]), int((played.origin == played.origin[turn]).sum()) - 1
@@ -184,10 +184,10 @@ class Panes(Grids):
         state = states.get(int(played.state[turn]), '') if played.state is not None else ''
         last = shown[-1] == turns[-1]
         return dict(step=played.step, name=visible(rollout.name), fate=visible(fate(rollout)), at=at + 1, of=len(turns),
-                    facts=self._facts(played, turn), state=pieces(state, 200),
-                    bubbles=[self._bubble(played, t, t == turn) for t in shown],
-                    final=pieces(rollout.final, SHORT, lines=True) if last and rollout.final else [],
-                    error=pieces(rollout.error, SHORT, lines=True) if last and rollout.error else [])
+            facts=self._facts(played, turn), state=pieces(state, 200),
+            bubbles=[self._bubble(played, t, t == turn) for t in shown],
+            final=pieces(rollout.final, SHORT, lines=True) if last and rollout.final else [],
+            error=pieces(rollout.error, SHORT, lines=True) if last and rollout.error else [])
     def part_pane(self)->dict:
         if self.turn is None: return {}
         partner = self.partner()
@@ -202,7 +202,7 @@ def _most_likely(played, at, words)->list|None:
     names = [k for k in range(1, 6) if f'top{k}_id' in played.batch.tokens]
     if not names: return None
     columns = [(_np(played.batch.action(f'top{k}_id'))[at].tolist(), played.action(f'top{k}_logp')[at].tolist()
-                if f'top{k}_logp' in played.batch.tokens else [math.nan]*len(at)) for k in names]
+        if f'top{k}_logp' in played.batch.tokens else [math.nan]*len(at)) for k in names]
     return [[[pieces(words.get(ids[i], f'#{ids[i]}'), 24), _digits([logp[i]])[0]] for ids, logp in columns
              if ids[i] >= 0] for i in range(len(at))]
 
@@ -229,7 +229,7 @@ class TokenRow(Panes):
         p = self.played
         if not p.has_tokens:
             return dict(turn=self.turn, total=None, start=0, tokens=[], columns={}, missing=['tokens'], mode=self.mode,
-                        signs=False)
+                signs=False)
         items, every = self.items(), p.pieces(self.turn)
         page = next((k for k, item in enumerate(items) if item.at == self.token), 0)//TOKENS*TOKENS
         shown = items[page:page + TOKENS]
@@ -237,36 +237,36 @@ class TokenRow(Panes):
         at = int(p.start[self.turn]) + np.array([piece.at for piece in drawn], int)
         words, columns, (shares, top) = p.known.words, self._token_columns(p, at), self._shares(p, at)
         stopped = (clipped(columns['ratio'], columns['advantage'], self.clip).tolist()
-                   if {'ratio', 'advantage'} <= set(columns) else None)
+            if {'ratio', 'advantage'} <= set(columns) else None)
         near = lambda k: items[k].at if 0 <= k < len(items) else None
         return dict(turn=self.turn, total=int(p.length[self.turn]), start=drawn[0].at if drawn else 0,
-                    columns={name: _digits(x) for name, x in columns.items()}, shares=shares, top=number(top),
-                    stopped=stopped, likely=_most_likely(p, at, words), mode=self.mode, signs=MODES[self.mode][2],
-                    names=[self.first, self.second], clip=self.clip, page=[page + 1, page + len(shown), len(items)],
-                    earlier=near(page - 1), later=near(page + TOKENS),
-                    controls=[self.controls, sum(piece.control for piece in every)],
-                    thoughts=[self.thoughts, sum(isinstance(x, Fold) for x in laid_out(every, True))],
-                    **self._drawn(p, shown, drawn))
+            columns={name: _digits(x) for name, x in columns.items()}, shares=shares, top=number(top),
+            stopped=stopped, likely=_most_likely(p, at, words), mode=self.mode, signs=MODES[self.mode][2],
+            names=[self.first, self.second], clip=self.clip, page=[page + 1, page + len(shown), len(items)],
+            earlier=near(page - 1), later=near(page + TOKENS),
+            controls=[self.controls, sum(piece.control for piece in every)],
+            thoughts=[self.thoughts, sum(isinstance(x, Fold) for x in laid_out(every, True))],
+            **self._drawn(p, shown, drawn))
     def _drawn(self, played, shown, drawn)->dict:
         "Numbers, ids, texts and places of the tokens of a page, its folds, and the parts that it holds."
         ids, words = played.ids(self.turn)[1], played.known.words
         text = lambda piece: None if piece.text is None else [['e', '‥']] if piece.rest else pieces(piece.text, 48)
         whole = [None if piece.text is None or piece.text == words[ids[piece.at]] else pieces(words[ids[piece.at]], 48)
-                 for piece in drawn]
+            for piece in drawn]
         before = lambda fold: sum(piece.at < fold.at for piece in drawn)
         folds = [[before(x), x.at, len(x.pieces),
                   pieces(played.known.text([ids[piece.at] for piece in x.pieces[:40]]).strip()[:110])] for x in shown
                  if isinstance(x, Fold)]
         return dict(ats=[piece.at for piece in drawn], ids=[ids[piece.at] for piece in drawn],
-                    texts=list(map(text, drawn)), whole=whole, folds=folds, parts=[piece.part for piece in drawn],
-                    places=[('' if piece.begins else 'g') + 's'*piece.gap + 'b'*piece.breaks + 'c'*piece.control
-                            for piece in drawn], legend=[[code, part_names()[code]] for code in played.kinds])
+            texts=list(map(text, drawn)), whole=whole, folds=folds, parts=[piece.part for piece in drawn],
+            places=[('' if piece.begins else 'g') + 's'*piece.gap + 'b'*piece.breaks + 'c'*piece.control
+                    for piece in drawn], legend=[[code, part_names()[code]] for code in played.kinds])
 
 def strip_panels()->dict:
     "Metric -> its panel, for every metric whose panel stands in the strip (agentlab.metrics); a table says its unit."
     found = {name: panel for name, panel in declared_panels().items() if panel.strip}
     return {name: panel._replace(heading=f'{panel.heading}, {panel.unit}') if panel.table_of else panel
-            for name, panel in found.items()}
+        for name, panel in found.items()}
 
 
 def _line_path(x, y, low, high)->list:
@@ -292,7 +292,7 @@ def _panel(rows, x, name, panel)->dict:
     low, high = (0., 1.) if panel.limits == (0, 1) else (min(0., known.min()), max(0., known.max()))
     high = high if high > low else low + 1
     return dict(name=name, label=panel.heading, low=number(low), high=number(high),
-                lines=_line_path(*thin(x, y, 240), low, high))
+        lines=_line_path(*thin(x, y, 240), low, high))
 
 def _heat(rows, x, label)->dict:
     "Entropy by turn as shades: at most 60 columns and 20 turns."
@@ -301,7 +301,7 @@ def _heat(rows, x, label)->dict:
     keep, top = evenly(len(rows), 60), _largest(table)
     shades = [[max(0, _share(v, top)) if math.isfinite(v) else None for v in line[:20]] for line in table[keep]]
     return dict(name='entropy_by_turn', label=label, low='0', high=number(top), shades=shades,
-                at=[round(1000*float(v)) for v in x[keep]])
+        at=[round(1000*float(v)) for v in x[keep]])
 
 def _strip_of(rows, kept)->dict:
     "Curves in boxes of 1000 by 100, and where episodes were saved."
@@ -309,9 +309,9 @@ def _strip_of(rows, kept)->dict:
     low, high = float(steps.min()), float(steps.max())
     x = (steps - low)/(high - low) if high > low else np.full(len(steps), .5)
     drawn = [_heat(rows, x, panel.heading) if panel.table_of else _panel(rows, x, name, panel)
-             for name, panel in strip_panels().items()]
+        for name, panel in strip_panels().items()]
     return dict(low=low, high=high, panels=drawn, saved=[round(1000*((s or 0) - low)/(high - low)) for s in kept]
-                if len(kept) <= 80 and high > low else None)
+        if len(kept) <= 80 and high > low else None)
 
 class Strips(TokenRow):
     "The curves of the run."
@@ -335,8 +335,8 @@ class Strips(TokenRow):
         return found
 
 ACTIONS = ('choose_step', 'choose_turn', 'choose_token', 'step_by', 'step_near', 'group_by', 'move', 'next_visit',
-           'to_origin', 'next_unsure', 'estimate', 'pin', 'colour', 'search', 'to_finding', 'beside', 'find_beside',
-           'look', 'show_controls', 'open_thoughts')
+    'to_origin', 'next_unsure', 'estimate', 'pin', 'colour', 'search', 'to_finding', 'beside', 'find_beside',
+    'look', 'show_controls', 'open_thoughts')
 
 class Layout(Strips):
     "All parts, and what the browser may ask for."
@@ -344,15 +344,15 @@ class Layout(Strips):
         "Where we are, what is shown, and the last message."
         rows, steps, p = self.source.rows, self.source.steps, self.played
         at = dict(title=visible(self.source.title), message=self.message, first=self.first, second=self.second,
-                  mode=self.mode, token=self.token, query=self.query, steps=len(steps),
-                  beside=self.other[0] if self.other else None)
+            mode=self.mode, token=self.token, query=self.query, steps=len(steps),
+            beside=self.other[0] if self.other else None)
         if p is None: return at
         low, high = (float(x) for x in (steps_of(rows).min(), steps_of(rows).max())) if rows else (0., 1.)
         place = round(((p.step or 0) - low)/(high - low), 4) if high > low else .5
         group = int(np.searchsorted(p.groups, self.group)) if self.group is not None else None
         return at | dict(step=p.step, at=steps.index(p.step), place=place, readings=self._readings(), group=group,
-                         groups=len(p.groups), episodes=len(p.batch), turn=self.turn,
-                         problem=self.problems.get((p.step, self.first), ''))
+            groups=len(p.groups), episodes=len(p.batch), turn=self.turn,
+            problem=self.problems.get((p.step, self.first), ''))
     def part_menu(self)->dict:
         "Estimators with the reason why one cannot be used, and quantities with the columns that are missing."
         if self.played is None: return dict(estimators=[], modes=[])

@@ -8,8 +8,8 @@ from collections import OrderedDict
 import numpy as np
 from .reading import Fold, laid_out, thought
 from .run_report import evenly, first_whole, pick_group, visible
-from .turnscope_data import (MODES, RETOKENISED, Played, _lacking, _np, _quantity, findings,
-                                          retokenised, source_of)
+from agentlab.view.turnscope_data import (MODES, RETOKENISED, Played, _lacking, _np, _quantity, findings,
+    retokenised, source_of)
 
 # %% auto #0
 __all__ = ['ROWS', 'COLUMNS', 'TOKENS', 'KEEP', 'UNSURE', 'Steps', 'Estimates', 'Choosing', 'Moving', 'Asking', 'Looking']
@@ -41,7 +41,7 @@ class Steps:
         "The step, reduced; the last few stay in memory."
         if step not in self.source.steps:
             raise ValueError(f'step={step!r} is not saved; there are {len(self.source.steps)} steps, '
-                             f'{self.source.steps[:6]} ...')
+                f'{self.source.steps[:6]} ...')
         if step not in self._played: self._played[step] = Played(self.source.load(step), step)
         self._played.move_to_end(step)
         while len(self._played) > KEEP: self._forget(self._played.popitem(last=False)[1])
@@ -52,7 +52,7 @@ class Steps:
 def _recorded(batch):
     "(action tokens,) the advantage that a dump brings along."
     return (batch.action('advantage') if 'advantage' in batch.tokens
-            else batch.spread(batch.episodes.advantage[batch.turns.episode]))
+        else batch.spread(batch.episodes.advantage[batch.turns.episode]))
 
 class Estimates(Steps):
     "Advantages of a step by any estimator."
@@ -109,7 +109,7 @@ class Choosing(Estimates):
     def _first_that_works(self, names):
         "The first of these estimators that can read this step."
         asked, self.first = self.first, next((name for name in names if name in self.choices(self.played)
-                                              and self._works(name)), '')
+            and self._works(name)), '')
         if asked and asked != self.first:
             self.message = f'{asked} cannot read step {self.played.step}; {self.first or "nothing"} is shown.'
     def choose_group(self, to):
@@ -153,7 +153,7 @@ class Choosing(Estimates):
         if self.other: self._follow()
     def step_by(self, by):
         self.choose_step(self.source.steps[max(0, min(len(self.source.steps) - 1,
-                                                      self.source.steps.index(self.played.step) + int(by)))])
+            self.source.steps.index(self.played.step) + int(by)))])
     def step_near(self, to):
         "The saved step nearest to a place on the strip."
         self.choose_step(min(self.source.steps, key=lambda s: abs((s or 0) - float(to))))
@@ -161,7 +161,7 @@ class Choosing(Estimates):
         "The next task; after the last comes the first."
         if len(self.played.groups):
             self.choose_group(self.played.groups[(int(np.searchsorted(self.played.groups, self.group)) + int(by))
-                                                 % len(self.played.groups)])
+                % len(self.played.groups)])
 
 UNSURE = .9  # quantile of the entropies of a group from which a token counts as unsure
 
@@ -180,7 +180,7 @@ class Moving(Choosing):
         there = self.played.visits(self.turn)
         if len(there) < 2:
             self.message = ('No other turn of this group was in this state.' if self.played.state is not None
-                            else 'This run recorded no states.')
+                else 'This run recorded no states.')
             return
         at = there.tolist().index(self.turn)
         self.choose_turn(there[(at + int(by)) % len(there)])
@@ -267,7 +267,7 @@ class Asking(Moving):
         from agentlab.view.run_report import Finding
         if '_findings' not in vars(self.played): self.played._findings = findings(self.played)
         what, meaning = ('actions of this group whose text gives other ids than were sampled',
-                         'whoever tokenises again trains on tokens that nobody sampled')
+            'whoever tokenises again trains on tokens that nobody sampled')
         if (self.encode is None or not self.played.has_tokens or not self.played.batch.labels.get('token')
             or self.group is None):
             return [*self.played._findings, (Finding(RETOKENISED, what, meaning, None), np.zeros(0, int))]
@@ -301,7 +301,7 @@ class Looking(Asking):
         key = _same_task(played, _task(self.played, self.group)) if step != self.played.step else None
         if key is None:
             self.message = (f'Step {step} is the one shown.' if step == self.played.step
-                            else f'Step {step} does not hold this task.')
+                else f'Step {step} does not hold this task.')
             return
         self.other, self.window2, self.message = (step, key), [0, 0], ''
         self._follow()
@@ -309,7 +309,7 @@ class Looking(Asking):
         "Look for this task in other steps, the farthest first; at most `most` of them are loaded."
         now, task = self.source.steps.index(self.played.step), _task(self.played, self.group)
         others = sorted((s for s in self.source.steps if s != self.played.step),
-                        key=lambda s: -abs(self.source.steps.index(s) - now))
+            key=lambda s: -abs(self.source.steps.index(s) - now))
         looked = [others[i] for i in evenly(len(others), most)]
         for step in looked:
             if self._holds(step, task): return self.beside(step)

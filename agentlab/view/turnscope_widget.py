@@ -15,8 +15,8 @@ __all__ = ['KEYS', 'ESM', 'TURNSCOPE_CSS', 'STATIC_CSS', 'Live', 'TurnScope', 't
 
 # %% ../../nbs/view/05_turnscope_widget.ipynb #7a3
 KEYS = (('j k', 'rollout'), ('h l', 'turn'), ('n N', 'unsure token'), ('s', 'same state'), ('o', 'origin of a copy'),
-        ('/', 'search'), ('[ ]', 'task'), ('c', 'control tokens'), ('t', 'long thoughts'), (', .', 'step'),
-        ('Enter', 'to the tokens'), ('Esc', 'back to the grid'))
+    ('/', 'search'), ('[ ]', 'task'), ('c', 'control tokens'), ('t', 'long thoughts'), (', .', 'step'),
+    ('Enter', 'to the tokens'), ('Esc', 'back to the grid'))
 
 ESM = script('helpers', 'turnscope_strip', 'turnscope_grid', 'turnscope_pane', 'turnscope_row', 'turnscope')
 
@@ -30,7 +30,7 @@ class Live(Shown, Layout):
         anywidget, traitlets = lab_packages('TurnScope', 'turnscope_html(run)', 'anywidget', 'traitlets')
         traits = {name: traitlets.Dict().tag(sync=True) for name in PARTS}
         view = type('View', (anywidget.AnyWidget,), dict(_esm=ESM, _css=CSS + TURNSCOPE_CSS,
-                                                         **traits))(**{name: self.part(name) for name in PARTS})
+            **traits))(**{name: self.part(name) for name in PARTS})
         view.on_msg(lambda _, message, __: self.answer(message))
         return view
     def answer(self, message):
@@ -38,7 +38,7 @@ class Live(Shown, Layout):
         self.act(message)
         if 'widget' not in vars(self): return
         fresh = {name: self.part(name) for name in (('grid', 'other', 'head') if isinstance(message, dict)
-                                                    and message.get('do') == 'look' else PARTS)}
+            and message.get('do') == 'look' else PARTS)}
         with self.widget.hold_sync():
             for name, value in fresh.items():
                 if value != getattr(self.widget, name): setattr(self.widget, name, value)
@@ -67,22 +67,22 @@ class TurnScope(Live):
         "(check, first places, whether there are more) of what should not be there."
         p = self.played
         where = lambda t: (f'task {np.searchsorted(p.groups, p.group[p.episode[t]]) + 1}, {self._name(p, int(t))}, '
-                           f'turn {p.t[t]}')
+            f'turn {p.t[t]}')
         return [(f, '; '.join(map(where, places[:2])), len(places) > 2) for f, places in self.findings if f.found]
     def _groups_html(self, limit)->str:
         "The group by each estimator, their difference, and the same task at the other step."
         p, draw = self.played, partial(group_html, limit=limit, style=False, unfolded=False, top=self._top())
         values = {name: self.values(p, name)[0] for name in (self.first, self.second) if name}
         found = [draw(p.batch, x, self.group, f'Step {p.step}: {name}', name, details=name == self.first)
-                 for name, x in values.items()]
+            for name, x in values.items()]
         if len(values) == 2:
             difference = values[self.first] - values[self.second]
             found.append(draw(p.batch, difference, self.group, f'Step {p.step}: {self.first} − {self.second}',
-                              f'{self.first} minus {self.second}', details=False))
+                f'{self.first} minus {self.second}', details=False))
         if self.other:
             q = self.load(self.other[0])
             found.append(draw(q.batch, self.values(q, self.first)[0], self.other[1], f'Step {q.step}: the same task',
-                              self.first))
+                self.first))
         return ''.join(found)
     def static(self, limit=1500)->Html:
         "What is shown now, as HTML without JavaScript; at most `limit` tokens of a group are drawn."
@@ -90,8 +90,8 @@ class TurnScope(Live):
         if self.played: saved = f'step {self.played.step}, one of {len(self.source.steps)} saved'
         shown = (self.played and self.group is not None and self.first and len(self.played.members(self.group).turns))
         return filled('turnscope', scope=self, css=Html(CSS + STATIC_CSS), saved=saved, curves=self._curves(),
-                      found=self._found() if self.played else [], fine=checks.count(0), unknown=checks.count(None),
-                      groups=Html(self._groups_html(limit) if shown else ''))
+            found=self._found() if self.played else [], fine=checks.count(0), unknown=checks.count(None),
+            groups=Html(self._groups_html(limit) if shown else ''))
 
 def turnscope(source,     # run folder, Run, what view.open gave, a Batch, or a list of (step, Batch)
     estimators:dict|None=None,  # name -> estimator; None: the run's own first, then all of agentlab.credit
@@ -128,7 +128,7 @@ def before_after(policies:dict,  # step -> policy, two or more; the last one sco
     last, found = policies[max(policies)], []
     for step, policy in sorted(policies.items()):
         batch = Batch.from_episodes((rollout or play)(policy, env, list(seeds), group_size=group_size, step=step,
-                                                      **how))
+            **how))
         batch = batch.with_action(old_logp=policy.logprobs(batch)[0], new_logp=last.logprobs(batch)[0])
         found.append((step, with_token_text(batch, policy.tokenizer)))
     return found
