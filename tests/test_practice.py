@@ -1,5 +1,6 @@
 "Studies of practice: games that end early, what a budget buys, what is imitated and what is played."
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,3 +158,18 @@ def test_lost_games_prime_too():
     before = [p.detach().clone() for p in policy.model.parameters()]
     taught(policy, lost, 2)
     assert lost and any((a != b).any() for a, b in zip(before, policy.model.parameters()))
+
+def test_a_hard_start_is_shown_nothing(monkeypatch):
+    "The studies of tricks: an arm that ends in `, hard` has the settings of its name, and no demonstrations."
+    tools = Path(__file__).resolve().parents[1]/'tools'
+    for folder in (tools, tools/'claims'): monkeypatch.syspath_prepend(str(folder))
+    import _tricks
+    seen = []
+    for name, answer in dict(start=None, shown=[], share=.5, taught=None,
+            reinforced=[dict(success=.25, entropy=1.)]).items():
+        monkeypatch.setattr(_tricks, name, lambda *args, name=name, answer=answer, **how: seen.append((name, how)) or
+            answer)
+    settings = dict(wide=dict(high=.3))
+    assert _tricks.tried('wide', 0, None, settings) == _tricks.tried('wide, hard', 0, None, settings)
+    assert [name for name, _ in seen].count('taught') == 1 and seen[2][0] == 'taught'
+    assert [how for name, how in seen if name == 'reinforced'] == [dict(high=.3)]*2

@@ -11,7 +11,7 @@ def both(names) -> tuple:
 
 def tried(arm: str, seed: int, world, settings: dict, **how) -> dict:
     "A row: settings[name of the arm] are fields of the recipe; how: of the test."
-    name, _, hard = arm.partition(', hard')
+    name, hard, _ = arm.partition(', hard')
     with one_thread():
         policy = start(seed)
         if not hard: taught(policy, shown(house(), policy, DEMONSTRATIONS, seed), STEPS, seed)
