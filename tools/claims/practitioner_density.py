@@ -15,7 +15,7 @@ def paid(world):
     class Paid(Wrapper):
         def step(self, action):
             had, step = self.env.has_key, self.env.step(action)
-            if self.env.has_key and not had: step.reward = step.reward + KEY
+            if self.env.has_key and not had: step.reward = {seat: x + KEY for seat, x in step.reward.items()}
             return step
     return Paid(world)
 
