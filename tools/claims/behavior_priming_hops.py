@@ -1,5 +1,5 @@
 """Behaviour priming where a wrong end is still an end: a search of two hops whose demonstrator finds everything and
-then answers with a name on the way. Written after the houses of `behavior-priming` had been seen: there the wrong traces
+then answers with a name on the way. Written after the houses of `behavior-priming` had been seen: there wrong traces
 never show the action that wins, and nothing is ever won."""
 from _attempts import begun, one_thread
 from _hops import SIZES, START, share
