@@ -17,7 +17,7 @@ from .resampling import dynamic_sampling, retry_failures, with_rollback
 from .turns import (ExpertLimit, Timed, TurnLimit, UnaryFeedback, costs, more_hops, play_apart,
     play_hops, scaling_inter, turn_percentile)
 from .windows import with_summaries
-from .one_context import OneContext, one_context
+from .retold import OneContext, one_context
 from .players import Replayed, keep_moves, play_players, transcript
 from .again import *
 from .ahead import Ahead, Crew, Fixed, Free, Ticket, here, on_actors

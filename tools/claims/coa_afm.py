@@ -13,7 +13,7 @@ def worlds() -> tuple:
     "The team's, and the one context's."
     from agentlab.env import HopSearch
     from agentlab.rollout.delegate import Delegate, pages_alone, search_script
-    from agentlab.rollout.one_context import OneContext
+    from agentlab.rollout.retold import OneContext
     team = Delegate(HopSearch(**HOPS), sees=pages_alone, finishes=('answer',), script=search_script)
     return team, OneContext(HopSearch(**HOPS))
 
@@ -30,7 +30,7 @@ def shown(policy, seed: int, team: bool) -> list:
     """Solved games without a detour (the filter for quality is ours), to be imitated: of the team as one context, or of
     one agent who slips as the team does."""
     from agentlab.rollout import play_players
-    from agentlab.rollout.one_context import one_context
+    from agentlab.rollout.retold import one_context
     world, alone = worlds()
     tasks = alone.tasks('demo', GAMES)
     if team:

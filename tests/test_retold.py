@@ -7,7 +7,7 @@ from agentlab.episodes import Batch
 from agentlab.policy import tiny_policy
 from agentlab.rollout import play, play_players
 from agentlab.rollout.delegate import hops_of_two
-from agentlab.rollout.one_context import OneContext, one_context
+from agentlab.rollout.retold import OneContext, one_context
 from agentlab.train import recipes, train
 from later import deferred
 
