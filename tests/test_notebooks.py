@@ -17,7 +17,7 @@ LONG = {  # pages that compute for more than twelve seconds where CI runs: the l
     'policy/05_pretrained', 'policy/06_prime', 'policy/08_formats', 'prompt/03_inspo', 'replay/07_utterance_critic',
     'replay/09_written_rules', 'replay/11_stored_values', 'reward/08_implicit_rewards', 'rollout/02_branching',
     'rollout/04_resampling', 'rollout/05_turns', 'rollout/06_windows', 'rollout/09_workspace', 'rollout/12_search',
-    'rollout/14_from_trees', 'rollout/15_ahead', 'selfplay/09_bugs', 'selfplay/10_oracles',
+    'rollout/14_from_trees', 'rollout/15_ahead', 'rollout/16_retold', 'selfplay/09_bugs', 'selfplay/10_oracles',
     'selfplay/12_role_weights', 'selfplay/13_phrases', 'selfplay/14_peers', 'train/02_trainer',
     'train/04_learned', 'train/05_fit', 'train/06_ranks',
     'view/04_microscope_widget'}
