@@ -11,7 +11,7 @@ from argparse import ArgumentParser
 
 import numpy as np
 from notebooks import ROOT
-from results import ASSETS, headed
+from results import ASSETS
 
 RECIPES = ('grpo rloo reinforce_pp dr_grpo lite_ppo dapo clip_cov gspo gigpo hgpo salt ppo').split()
 WORLDS = 'keydoor hopsearch clarify python_tool guess'.split()
@@ -30,10 +30,18 @@ def before(table) -> dict:
     return {world: round(first[first.env == world].value.iloc[0], 5) for world in WORLDS}
 
 def sampled(table) -> dict:
-    "recipe -> world -> tokens that a run samples, mean over seeds."
+    "recipe -> world -> tokens that a run samples to learn from, mean over seeds."
     found = table[table.metric == 'sampled'].groupby(['recipe', 'env', 'seed']).value.sum()
     found = found.groupby(['recipe', 'env']).mean().round()
     return {recipe: {world: int(found[recipe, world]) for world in WORLDS} for recipe in RECIPES}
+
+def tries() -> dict:
+    """world -> groups that DAPO plays for one that it learns from. What it discards stands in no table of a run, so
+    `sampled` leaves it out."""
+    from agentlab.train import Run
+    folders = {world: [FOLDER/world/'dapo'/str(seed) for seed in range(SIZES['seeds'])] for world in WORLDS}
+    played = lambda run: [1 + run.episodes(step).episodes['round'].mean().item() for step in run.steps()]
+    return {world: round(np.mean([played(Run(folder)) for folder in folders[world]]).item(), 2) for world in WORLDS}
 
 def ranks(*samples) -> np.ndarray:
     "Place of every recipe by its mean over the worlds, 1 the best; of equal ones the mean of their places."
@@ -55,14 +63,14 @@ def board(found: dict, against: str = 'grpo') -> list[dict]:
 
 def main() -> int:
     import pandas as pd
-    from agentlab.bench import keep
+    from agentlab.bench import circumstances, keep
     from agentlab.bench.sweep import bench
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--cpus', type=int, default=0, help='runs at once; 0: one for each core')
     bench(recipes=','.join(RECIPES), envs=','.join(WORLDS), out=str(FOLDER), cpus=parser.parse_args().cpus, **SIZES)
     table = pd.read_parquet(FOLDER/'sweep.parquet')
-    found = headed(**SIZES, before=before(table), scores=scores(table), tokens=sampled(table))
-    found['command'] = 'python tools/leaderboard.py'
+    found = circumstances('python tools/leaderboard.py') | SIZES | dict(before=before(table), scores=scores(table),
+        tokens=sampled(table), tries=tries())
     print(keep(found, ASSETS, 'leaderboard', packed=True))
     for row in board(found['scores']):
         print(f"{row['recipe']:14}" + ''.join(f'  {a:.2f} [{b:.2f}, {c:.2f}]' for a, b, c in

@@ -46,7 +46,7 @@ def tried_and_short(b:Batch, longest:int, buffer:int,  # as for `overlong`
     **how)->Tensor:  # of `tried`; (turns,) float64
     "Right pays 1, wrong -1 and a little more for having tried; both lose what is too long (Demystify, Yu et al. 2025)."
     signed = b.with_episodes(outcome=2*b.episodes.outcome - 1)
-    return tried(signed, **how) + overlong(b, longest, buffer) - b.turns.reward
+    return overlong(b.with_turns(reward=tried(signed, **how)), longest, buffer)
 
 @recipe('Yu et al., 2025, Demystify, arXiv 2510.11701')
 def demystify_recipe():

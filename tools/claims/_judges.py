@@ -1,6 +1,7 @@
 """SmolLM2 as a judge of a society of tiny agents, never trained: by what it says, how sure it is of each of three
-digits after four worked examples; or by what it knows, a line on its hidden state, fitted to known cases. On seed 100,
-with 120 answers of either kind, the first told right from wrong in .54 of all pairs, the second in .98 (of 100)."""
+digits after four worked examples; or by what it knows, a line on its hidden state, fitted to known cases.
+
+    python tools/claims/_judges.py   how well either tells right from wrong answers"""
 from functools import lru_cache, partial
 from random import Random
 
@@ -10,11 +11,11 @@ RUBRICS = dict(answer='max asks for the largest digit. Score the answer: 3 is ri
 SHOTS = dict(answer=(('max 3 7 2 = 7', '3'), ('max 8 1 4 = 4', '1'), ('max 5 0 9 = 9', '3'), ('max 6 2 3 = 2', '1')),
     question=(('max 3 7 2', '3'), ('8 max 1 4', '1'), ('max 5 0 9', '3'), ('6 2 max max', '1')))
 
-def cases(kind: str):
+def cases(kind: str, split: str = 'demo', count: int = KNOWN):
     "Pairs of a text and whether it is right: answers, or questions whose words were shuffled where they are not."
     from _society import DIGITS, largest, read
     draw = Random('known')
-    for task in largest().tasks('demo', KNOWN):
+    for task in largest().tasks(split, count):
         question, right = task['prompt'], draw.random() < .5
         wrong = [digit for digit in DIGITS if digit != task['answer']]
         answer = task['answer'] if right else draw.choice(wrong)
@@ -45,3 +46,14 @@ def marked(tasks: list, most: int, fitted: bool) -> list:
 def judges(most: int) -> dict:
     "Name of an arm -> who scores."
     return {name: partial(marked, most=most, fitted=name == 'fitted') for name in ('fitted', 'says')}
+
+def apart(fitted: bool, count: int = 120) -> float:
+    "Of all pairs of a right and a wrong held-out answer, the share in which the right one scores higher."
+    texts, truth = zip(*cases('answer', 'test', count))
+    found = sorted(zip(judge('answer', fitted)(list(texts)).tolist(), truth))
+    right, wrong = ([score for score, is_right in found if is_right == kind] for kind in (True, False))
+    return sum((a > b) + .5*(a == b) for a in right for b in wrong)/len(right)/len(wrong)
+
+if __name__ == '__main__':
+    for fitted, how in enumerate(('says', 'knows')):
+        print(f'what SmolLM2 {how}: {apart(bool(fitted)):.2f} of all pairs')

@@ -27,12 +27,13 @@ def missed():
             return step
     return Missed(house(**WORLD))
 
+def noise_of(arm: str) -> float: return dict(random=1.).get(arm, 0. if arm == 'right only' else NOISE)
+
 def demonstrations(arm: str, policy, seed: int) -> list:
     "As many of the kind as all arms have; of the others more are played than needed."
     world = missed() if arm.endswith('wrong') else house(**WORLD)
-    noise = dict(random=1.).get(arm, 0. if arm == 'right only' else NOISE)
     right = lambda game: arm in ('random', 'behaviour, wrong') or game.success
-    return [game for game in shown(world, policy, 4*COUNT, seed, noise) if right(game)][:COUNT]
+    return [game for game in shown(world, policy, 4*COUNT, seed, noise_of(arm)) if right(game)][:COUNT]
 
 def row(arm: str, seed: int) -> dict:
     world = house(**WORLD)

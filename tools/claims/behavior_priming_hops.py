@@ -5,10 +5,10 @@ from _attempts import begun, one_thread
 from _hops import SIZES, START, share
 from _practice import shown, taught
 from _runs import learned
-from behavior_priming import ARMS
+from behavior_priming import ARMS, NOISE, noise_of
 from claims import Claim
 
-COUNT, STEPS, NOISE = 200, 60, .25  # as of demystify-1
+COUNT, STEPS = 200, 60  # as of demystify-1
 
 def wrong():
     from agentlab.env import HopSearch
@@ -26,8 +26,7 @@ def demonstrations(arm: str, policy, seed: int) -> list:
     "As many of the kind as all arms have; of the right ones more are played than needed."
     from agentlab.env import HopSearch
     lost = arm.endswith('wrong')
-    noise = dict(random=1.).get(arm, 0. if arm == 'right only' else NOISE)
-    played = shown(wrong() if lost else HopSearch(2, distractors=10), policy, 4*COUNT, seed, noise)
+    played = shown(wrong() if lost else HopSearch(2, distractors=10), policy, 4*COUNT, seed, noise_of(arm))
     return [game for game in played if arm == 'random' or game.success != lost][:COUNT]
 
 def row(arm: str, seed: int) -> dict:

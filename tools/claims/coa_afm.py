@@ -46,13 +46,10 @@ def start(seed: int, team: bool):
     policy = tiny_policy(worlds()[1], warm=False, max_context=256, seed=seed, progress=False)
     return taught(policy, shown(policy, seed, team), UPDATES, EPISODES, LR, warmup=50, seed=seed)
 
-def tokens(episodes: list) -> int:
-    "Read or written, each context window from its beginning."
-    return sum(len(turn.context_ids) + len(turn.ids) for e in episodes for turn in e.turns)
-
 def row(arm: str, seed: int) -> dict:
     from _attempts import one_thread
     from _runs import learned
+    from agentlab.episodes import Batch
     from agentlab.rollout import play
     from agentlab.train import recipes
     with one_thread():
@@ -63,8 +60,8 @@ def row(arm: str, seed: int) -> dict:
         else:
             if arm != 'distilled': learned(policy, world, recipes.grpo(**SIZES, seed=seed))
             found = play(policy, world, range(TESTS), tasks=tasks, max_tokens=24, max_turns=8, seed=10**6 + seed)
-        won, read = sum(e.success and e.seat != 'executor' for e in found)/TESTS, tokens(found)/TESTS
-        written = sum(len(t.ids) for e in found for t in e.turns)/TESTS
+        batch, won = Batch.from_episodes(found), sum(e.success and e.seat != 'executor' for e in found)/TESTS
+        read, written = len(batch.tokens.id)/TESTS, len(batch.actions)/TESTS
         return dict(per_100=round(100*won/read, 5), success=round(won, 4), tokens=round(read, 2),
             written=round(written, 2))
 

@@ -34,23 +34,32 @@ def asked(society, world, seed: int)->dict:
     return dict(first=mean(0, right, found[:half]), second=mean(0, right, found[half:]),
         agrees=mean(2, agrees, found), reward=mean(0, lambda e: e.outcome, found))
 
+def begun(seed: int, agents: tuple = AGENTS)->tuple:
+    "The world, and agents with weights of their own that begin as one policy."
+    from _society import START, WORDS, Shown, largest, peers_script
+    from agentlab.policy import tiny_policy
+    from agentlab.selfplay.role_weights import RoleWeights
+    world = largest()
+    start = tiny_policy(Shown(peers_script(world), WORDS), seed=seed, progress=False, **START)
+    return world, RoleWeights(copy.deepcopy(start), agents)
+
+def alone(society, world, seed: int)->dict:
+    "Held-out questions to every agent by itself."
+    from _society import accuracy
+    found = [accuracy(society.at(agent), world, 10*seed + k) for k, agent in enumerate(society.seats)]
+    return dict(accuracy=round(sum(found)/len(found), 4), worst=min(found))
+
 def row(arm: str, seed: int)->dict:
     from _attempts import one_thread
     from _runs import learned
-    from _society import START, WORDS, Shown, accuracy, largest, peers_script
-    from agentlab.policy import tiny_policy
     from agentlab.selfplay.peers import play_peers
-    from agentlab.selfplay.role_weights import RoleWeights
     from agentlab.train import recipes
     with one_thread():
-        world, agents = largest(), AGENTS[:2] if arm == 'two' else AGENTS
-        start = tiny_policy(Shown(peers_script(world), WORDS), seed=seed, progress=False, **START)
-        society = RoleWeights(copy.deepcopy(start), agents)
+        world, society = begun(seed, AGENTS[:2] if arm == 'two' else AGENTS)
         before, rows = asked(society, world, seed), []
         rollout = dict(shuffled=swapped, truth=partial(play_peers, score=truly)).get(arm, play_peers)
         if arm != 'none': rows = learned(society, world, recipes.comas(**SIZES, rollout=rollout, seed=seed))
-        alone = [accuracy(society.at(agent), world, 10*seed + k) for k, agent in enumerate(agents)]
-        return (dict(accuracy=round(sum(alone)/len(alone), 4), worst=min(alone)) | asked(society, world, seed)
+        return (alone(society, world, seed) | asked(society, world, seed)
             | {f'{name}_before': x for name, x in before.items()}
             | {f'{name}_trained': [None if (x := one[name]) is None else round(x, 3) for one in rows[::4]]
             for name in ('right', 'agrees')})

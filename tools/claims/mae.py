@@ -27,23 +27,31 @@ def tested(policy, world, seed: int)->dict:
         marks=mean([1 if mark is None else mark for mark in marks]),
         readable=mean([read(q) is not None for q in asked]), distinct=len({*asked})/TESTS)
 
+def begun(seed: int)->tuple:
+    "The world, and a policy that has watched all roles."
+    from _society import START, WORDS, Shown, largest, trio_script
+    from agentlab.policy import tiny_policy
+    world = largest()
+    return world, copy.deepcopy(tiny_policy(Shown(trio_script(world), WORDS), seed=seed, progress=False, **START))
+
+def evolving(world, seed: int, **changes):
+    "The recipe of a run that begins with some questions; changes: arguments of `play_trio`."
+    from _society import read
+    from agentlab.selfplay.peers import Evolution, play_trio
+    from agentlab.train import recipes
+    known = [t['prompt'] for t in world.tasks('train', SEEDS)]
+    return recipes.mae(**SIZES, rollout=partial(play_trio, read=read, **changes), seed=seed,
+        memory=partial(Evolution, questions=known))
+
 def row(arm: str, seed: int)->dict:
     from _attempts import one_thread
     from _runs import learned
-    from _society import START, WORDS, Shown, largest, read, trio_script
-    from agentlab.policy import tiny_policy
-    from agentlab.selfplay.peers import Evolution, play_trio
-    from agentlab.train import recipes
     with one_thread():
-        world = largest()
-        policy = copy.deepcopy(tiny_policy(Shown(trio_script(world), WORDS), seed=seed, progress=False, **START))
+        world, policy = begun(seed)
         before = tested(policy, world, seed)
         changes = dict(no_judge_update=dict(learns=('proposer', 'solver')), truth=dict(judge=truly),
             frozen=dict(players=dict(proposer=copy.deepcopy(policy)), learns=('solver', 'judge')))
-        known = [t['prompt'] for t in world.tasks('train', SEEDS)]
-        rows = [] if arm == 'none' else learned(policy, world, recipes.mae(
-            **SIZES, rollout=partial(play_trio, read=read, **changes.get(arm, {})), seed=seed,
-            memory=partial(Evolution, questions=known)))
+        rows = [] if arm == 'none' else learned(policy, world, evolving(world, seed, **changes.get(arm, {})))
         return tested(policy, world, seed) | {f'{name}_before': x for name, x in before.items()} | dict(
             pool=[one['pool'] for one in rows[::4]])
 

@@ -1,27 +1,16 @@
 """Multi-Agent Evolve with SmolLM2 as the judge: one tiny policy asks and answers, a model that reads marks questions
 and answers, by what it says or by what it knows (see _judges)."""
-import copy
-from functools import partial
-
-from mae import SEEDS, SIZES, tested
+from mae import SEEDS, SIZES, begun, evolving, tested
 from claims import Claim
 
 def row(arm: str, seed: int) -> dict:
     from _attempts import one_thread
     from _judges import judges
     from _runs import learned
-    from _society import START, WORDS, Shown, largest, read, trio_script
-    from agentlab.policy import tiny_policy
-    from agentlab.selfplay.peers import Evolution, play_trio
-    from agentlab.train import recipes
     with one_thread():
-        world, rows = largest(), []
-        policy = copy.deepcopy(tiny_policy(Shown(trio_script(world), WORDS), seed=seed, progress=False, **START))
-        known = [t['prompt'] for t in world.tasks('train', SEEDS)]
+        (world, policy), rows = begun(seed), []
         if arm != 'none':
-            rollout = partial(play_trio, read=read, judge=judges(10)[arm], learns=('proposer', 'solver'))
-            rows = learned(policy, world, recipes.mae(**SIZES, rollout=rollout, seed=seed,
-                memory=partial(Evolution, questions=known)))
+            rows = learned(policy, world, evolving(world, seed, judge=judges(10)[arm], learns=('proposer', 'solver')))
         found = tested(policy, world, seed)
         return {name: found[name] for name in ('accuracy', 'readable', 'distinct')} | dict(
             paid=[round(one['reward'], 3) for one in rows[::4]])

@@ -4,7 +4,7 @@ follows the walk-through of the game. The games are written and compiled here (`
 
 Both arms begin with the same demonstrations. Then one plays, and the other is shown as many more as those games cost,
 ten games each. Tried on seed 100: nothing is won before priming, .34 after 30 updates of it (7 CPU-minutes); an
-update of 24 games takes 73 seconds. A tiny policy that learns its words here wins .02 after 400 such updates."""
+update of 24 games takes 73 seconds."""
 from functools import lru_cache
 
 from claims import Claim
@@ -50,9 +50,10 @@ def primed(seed: int):
     from agentlab.policy import pretrained
     from agentlab.selfplay.snapshots import learned
     policy = shown(pretrained('smollm2', source='package', seed=seed), STEPS, seed)
-    return policy, learned(policy.model), tested(policy, seed)
+    return policy, learned(policy.model), asked(policy, seed)
 
-def tested(policy, seed: int) -> dict:
+def asked(policy, seed: int) -> dict:
+    "Held-out games."
     from _attempts import share_won, tested, turns
     test = tested(policy, Adventures(), TESTS, seed, samples=1, max_turns=TURNS, max_tokens=RUN['max_tokens'])
     return dict(success=share_won(test), turns=turns(test))
@@ -68,7 +69,7 @@ def row(arm: str, seed: int) -> dict:
         policy.model.load_state_dict(weights, strict=False)
         if arm == 'shown': shown(policy, MORE, 1000 + seed)
         else: learned(policy, Adventures(), for_pretrained(recipes.grpo(seed=seed, **RUN), **sizes))
-        return tested(policy, seed) | {f'{name}_before': x for name, x in before.items()}
+        return asked(policy, seed) | {f'{name}_before': x for name, x in before.items()}
 
 CLAIM = Claim(
     'practitioner-textworld', 'In TextWorld a budget that buys some demonstrations and leaves most for games teaches '
