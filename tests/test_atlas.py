@@ -35,7 +35,7 @@ def test_a_row_that_names_what_is_there_has_no_fault():
     (dict(plays='tests/test_train.py::test_a_known_recipe_trains[gigpo]'), {}, 'it uses none of hgpo'),
     ({}, dict(functions='credit.histories.none'), 'no such function'),
     ({}, dict(tests='nbs/credit/07_histories.ipynb#none'), 'no such cell'),
-    ({}, dict(tests='nbs/credit/02_batch_baselines.ipynb#f26'), 'it uses none of hgpo'),
+    ({}, dict(tests='nbs/credit/02_batch_baselines.ipynb#z'), 'it uses none of hgpo'),
     ({}, dict(tests='tests/small.py::small_policy'), 'nothing in it can fail'),
     ({}, dict(tests=''), 'either tests, or what lacks'), ({}, dict(lacks='much'), 'either tests, or what lacks'),
     ({}, dict(key='other'), 'has no line for it'),
@@ -46,21 +46,21 @@ def test_a_name_that_leads_nowhere_is_said(row, line, said):
 
 def claim(path, seeds=5, **other):
     rows = [dict(arm=arm, seed=seed, won=0.) for arm in ('hgpo', 'plain') for seed in range(seeds)]
-    path.write_text(json.dumps(dict(key='hgpo', arms=['hgpo', 'plain'], control='plain', budget='as many episodes',
-        model='tiny', rows=rows) | other))
+    path.write_text(json.dumps(dict(hgpo=dict(key='hgpo', arms=['hgpo', 'plain'], control='plain',
+        budget='as many episodes', model='tiny', rows=rows) | other)))
 
 @pytest.mark.parametrize('how, said', [
     ({}, None), (dict(seeds=4), '4 of 5 seeds'), (dict(seeds=3, model='SmolLM2-135M'), None),
     (dict(seeds=2, model='SmolLM2-135M'), '2 of 3 seeds'), (dict(key='other'), 'a record of other'),
     (dict(budget=''), 'no control at an equal budget'), (dict(control='none'), 'no control at an equal budget')])
 def test_a_record_of_a_claim_has_control_seeds_and_budget(tmp_path, how, said):
-    claim(tmp_path/'hgpo.json', **how)
-    found = atlas.record_faults('hgpo', str(tmp_path/'hgpo.json'))
+    claim(tmp_path/'claims.json', **how)
+    found = atlas.record_faults('hgpo', f"{tmp_path/'claims.json'}#hgpo")
     assert not found if said is None else said in found[0]
 
 def test_a_record_that_still_grows_is_no_fault(tmp_path):
-    claim(tmp_path/'hgpo.json', seeds=1)
-    row = ROW | dict(record=str(tmp_path/'hgpo.json'))
+    claim(tmp_path/'claims.json', seeds=1)
+    row = ROW | dict(record=f"{tmp_path/'claims.json'}#hgpo")
     assert atlas.name_faults(row, [LINE]) == [] and atlas.state(row, [LINE]) == 'runs'
 
 def test_functions_import():

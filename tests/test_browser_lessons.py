@@ -39,6 +39,7 @@ def test_lesson_in_jupyterlab(lab, path):
     with lab.show(path.as_posix()) as page:
         asked = []
         page.on('request', lambda r: asked.append(r.url))
+        assert not page.locator('.Toastify__toast').count(), 'JupyterLab asks about its news'
         failed, not_run = lab.run_all(page, 1200 if reads(path) else 300)
         assert (failed, not_run) == ([], [])
         shown = f"window.jupyterapp.shell.currentWidget.node.querySelectorAll('{SHOWN}').length"

@@ -63,10 +63,14 @@ def shown(lab, page): return Shown(lab, page, 0)
 def minus(text): return float(text.replace('\u2212', '-'))
 
 def test_the_drop_down_changes_the_numbers_shown(lab, page, shown):
-    """The recipe's estimator first; another one gives its own means; a pinned one stands beside it with the
-    difference."""
+    """The recipe's estimator first, beside grpo, with the difference; alone; another one gives its own means."""
     p = Played(Batch.load(lab.folder/'run'/'episodes'/'step_000001.parquet'))
     means = {f.__name__: p.mean(f(p.batch).double().numpy()) for f in (grpo, gigpo)}
+    for turn, faces, note in shown.numbers():
+        one, two = (means[name][int(turn)] for name in ('gigpo', 'grpo'))
+        assert faces == [signed(one), signed(two)] and note == f'Δ {signed(one - two)}'
+    shown.root.locator('select').nth(1).select_option('')
+    shown.wait("!root.querySelector('.ts-tile b + b:not([hidden])')")
     assert all(faces == [signed(means['gigpo'][int(turn)])] for turn, faces, _ in shown.numbers())
     before = shown.numbers()
     shown.root.locator('select').nth(0).select_option('grpo')

@@ -28,7 +28,7 @@ def test_rows_are_kept_one_by_one_and_made_once(tmp_path):
     assert len(claims.known(claim, tmp_path)) == 5
     claims.play(replace(claim, row=noisy(dict(toy=.5, plain=.5, third=.5))), claim.arms, claim.seeds, tmp_path)
     rows = claims.record_of('toy', tmp_path)['rows']
-    assert kept(tmp_path, 'toy')['columns'] == list(rows[0])  # named once
+    assert kept(tmp_path, 'claims')['toy']['columns'] == list(rows[0])  # named once
     assert [(row['arm'], row['seed']) for row in rows] == [(a, s) for s in range(5) for a in ('toy', 'plain', 'third')]
     assert [row['won'] for row in rows[:5]] == [.5]*5 and all(row['cpu_seconds'] >= 0 for row in rows)
 
@@ -51,6 +51,26 @@ def test_rows_of_other_settings_are_refused(tmp_path):
     claims.play(claim, claim.arms, claim.seeds[:1], tmp_path)
     with pytest.raises(ValueError, match='another margin, settings'):
         claims.play(replace(claim, margin=.1, settings=dict(lr=1)), claim.arms, claim.seeds, tmp_path)
+
+def test_rows_of_another_machine_join_and_change_none(tmp_path, monkeypatch):
+    here, there = tmp_path/'here', tmp_path/'there'
+    for folder in (here, there): folder.mkdir()
+    claim, other = (claim_of(noisy(dict(toy=mean, plain=.5, third=0.))) for mean in (.9, .2))
+    monkeypatch.setattr(claims, 'claims', lambda: dict(toy=claim))
+    claims.play(claim, claim.arms, (0, 1), here)
+    claims.play(other, claim.arms, (1, 2), there)
+    assert claims.join(there/'claims.json.xz', here) == ['toy']
+    rows = claims.known(claim, here)
+    assert [row['seed'] for row in rows if row['arm'] == 'toy'] == [0, 1, 2]
+    assert [row['won'] for row in rows if row['arm'] == 'toy'] == pytest.approx([.9, .91, .22])
+
+def test_two_processes_lose_no_row(tmp_path):
+    "Rows that are made side by side stand together in the file."
+    from concurrent.futures import ThreadPoolExecutor
+    many = [claim_of(noisy(dict(toy=.9, plain=.5, third=0.)), key=f'toy{i}') for i in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda claim: claims.play(claim, claim.arms, claim.seeds, tmp_path), many))
+    assert [len(claims.known(claim, tmp_path)) for claim in many] == [15]*4
 
 def test_every_claim_of_the_repository_is_whole():
     "Keys of the atlas, a control among the arms, a record that says what its rows say."

@@ -41,6 +41,16 @@ def test_a_solution_runs_also_where_nothing_looks_at_it():
     cells = course.solved(page('four = 4', check=''))['cells']
     assert [c['source'] for c in cells[5:]] == ['four = 4']
 
+@pytest.mark.parametrize('source, unfolded', [('figure = go.Figure()', True),
+    ('assert two == 2\ntest_eq(two,\n    2)', True), ('#| code-fold: true\nassert two == 2', False),
+    ('two = 2\nassert two == 2', False), ('#| check\nassert two', False), ('import plotly.graph_objects as go', False)])
+def test_what_only_draws_or_asserts_is_folded(source, unfolded):
+    from notebooks import tidy
+    assert course.unfolded(cell(source)) == unfolded
+    whole = dict(nbformat=4, nbformat_minor=5, metadata={}, cells=[cell(source)])
+    [made] = json.loads(tidy(json.dumps(whole)))['cells']
+    assert bool(made['metadata'].get('jupyter')) == source.startswith('#| code-fold')
+
 def test_the_student_edition_has_no_solution():
     made = course.student(lesson())
     text = json.dumps(made)

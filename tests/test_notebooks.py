@@ -101,9 +101,11 @@ def test_names_of_cells_shrink_and_stay_apart():
     def names(*old):
         written = as_file(dict(cells=[dict(id=name, source='') for name in old], metadata={}))
         return [cell['id'] for cell in json.loads(written)['cells']]
-    one, other, third = names('5f1d83c0-1b2e', '5f1', '5f1d83c0-ffff')
-    assert other == '5f1' and len({one, other, third}) == 3 and len(one) == len(third) == 3
-    assert names('5f1d83c0-1b2e', 'aaa') == ['5f1', 'aaa']
+    one, other, third = names('5f1d83c0-1b2e', 'a', '5f1d83c0-ffff')
+    assert other == 'a' and len({one, other, third}) == 3 and len(one) == len(third) == 1
+    assert names('5f1d83c0-1b2e', 'zz') == ['a', 'zz'] == names('a', 'zz')
+    many = names(*(f'long{i}' for i in range(100)))
+    assert len(set(many)) == 100 and max(map(len, many)) == 2
 
 def test_pictures_get_smaller_and_stay_what_they_are():
     """A palette of few colours: shorter, of the same size, hardly another colour anywhere; transparent places stay

@@ -1,17 +1,21 @@
 "Studies of practice: games that end early, what a budget buys, what is imitated and what is played."
+import copy
 import math
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from agentlab.env import GuessNumber, KeyDoor, TextEnv
+from agentlab.env.adapters import from_textworld
 from agentlab.episodes import Batch
 from agentlab.policy import tiny_policy
 from agentlab.policy.tiny import demonstrate, taught
 from agentlab.rollout.turns import ExpertLimit, expert_turns
+from agentlab.train import recipes, train
 from agentlab.train.practice import cascade, divided, longest, proposed
-from small import small_policy
+from small import small_policy, small_recipe
 
 @pytest.mark.parametrize('factor', [1, 1.5, 3])
 def test_every_task_has_its_own_limit(factor):
@@ -173,3 +177,44 @@ def test_a_hard_start_is_shown_nothing(monkeypatch):
     assert _tricks.tried('wide', 0, None, settings) == _tricks.tried('wide, hard', 0, None, settings)
     assert [name for name, _ in seen].count('taught') == 1 and seen[2][0] == 'taught'
     assert [how for name, how in seen if name == 'reinforced'] == [dict(high=.3)]*2
+
+class Tale:
+    "TextWorld's calls: a key, then a chest; what is said pays a little, so that an untrained policy has a gradient."
+    def __init__(self, path): self.path = path
+    def copy(self): return copy.copy(self)
+    def close(self): pass
+    def say(self, text):
+        way = ['take key', 'open chest'][self.done:]
+        return dict(feedback=text, description=f'A room with {self.done} things done.', inventory='', won=not way,
+            admissible_commands=['look', *way], policy_commands=way, lost=False)
+    def reset(self):
+        self.done = self.score = 0
+        return self.say('A room.')
+    def step(self, command):
+        said = self.say('')
+        self.done += command == (said['policy_commands'] or [None])[0]
+        self.score += len(command) % 7/8
+        return self.say(f'You {command}.'), self.score, self.done == 2
+
+def test_a_policy_is_reinforced_in_textworld(tmp_path):
+    env = from_textworld(['a', 'b'], start=Tale, horizon=3)
+    rows = train(small_policy(), env, small_recipe(recipes.grpo, group_size=4), tmp_path/'run', progress=False).rows()
+    assert all(row['skipped'] is None and row['grad_norm'] > 0 for row in rows)
+
+def test_textworlds_expert_follows_the_walk_through(monkeypatch):
+    "The demonstrations of the study win unless they are disturbed, and splits have games of their own."
+    tools = Path(__file__).resolve().parents[1]/'tools'
+    for folder in (tools, tools/'claims'): monkeypatch.syspath_prepend(str(folder))
+    import practitioner_textworld as study
+    monkeypatch.setattr(study, 'written', lambda seed, **options: str(seed))
+    monkeypatch.setattr(study, 'opened', Tale)
+    games = {split: set(study.Adventures().tasks(split, study.MANY)) for split in study.FIRST}
+    assert all(len(found) == study.MANY for found in games.values())
+    assert not games['train'] & games['test'] and not games['train'] & games['demo']
+    for noise, wins in ((0., True), (1., False)):
+        world = study.Adventures()
+        world.open = Tale
+        step = world.reset(0)
+        generator = random.Random(3)
+        for _ in range(2): step = world.step(world.expert(noise, generator))
+        assert bool(step.info.get('success')) == wins

@@ -98,7 +98,8 @@ def test_estimators_that_cannot_read_the_step_say_why(scope):
 def test_the_runs_own_estimator_comes_first(run):
     """Without a choice the drop-down holds all of agentlab.credit, the recipe's first, with the recipe's arguments."""
     scope = turnscope(run)
-    assert scope.first == 'gigpo' and set(scope.offered) == set(estimators)
+    assert scope.first == 'gigpo' and scope.second == 'grpo' and set(scope.offered) == set(estimators)
+    assert turnscope(run, first='grpo').second == ''  # not beside itself
     assert not [name for name, why in scope.part('menu')['estimators'] if name == 'gae' and not why]
 
 # --- tokens

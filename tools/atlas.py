@@ -4,9 +4,9 @@ assets/papers.csv has a row for each system, assets/mechanisms.csv a line for ea
 a page: its functions, and the tests that switch it off and see something change. A test is `tests/FILE.py::NAME`,
 `tests/FILE.py::NAME[CASE]`, or a cell that asserts, `nbs/PAGE.ipynb#CELL`; it must use one of the functions, itself or
 through what it calls in its file. `plays` is a test in which the system plays and updates with a gradient that is not
-zero; a recipe has one, `TRAINS`. `record` is a file that tools/claims.py has made, or `FILE.json#ARM|CONTROL`, places
-of an arm and its control in another one. The counts on the front page are written too. `make check` refuses a state
-that is not the derived one, and a name that leads nowhere.
+zero; a recipe has one, `TRAINS`. `record` is `FILE#KEY`, where FILE is the one of tools/claims.py, or
+`FILE.json#ARM|CONTROL`, places of an arm and its control in another record. The counts on the front page are written
+too. `make check` refuses a state that is not the derived one, and a name that leads nowhere.
 """
 import ast
 import csv
@@ -142,12 +142,14 @@ def seeds_in(part) -> int:
 def record_faults(key: str, said: str) -> list[str]:
     "What is missing for a record to count as measured."
     name, _, places = said.partition('#')
-    from claims import record_of
-    try: record = record_of(Path(name).name.partition('.')[0], (ROOT/name).parent)
+    from agentlab.bench import kept
+    from claims import SHELF, record_of
+    folder, stem = (ROOT/name).parent, Path(name).name.partition('.')[0]
+    try: record = record_of(places, folder) if stem == SHELF else kept(folder, stem)
     except ValueError: record = {}
-    if not record: return [f'{name}: no such record']
+    if not record: return [f'{said}: no such record']
     try:
-        if not places: return claim_faults(key, name, record)
+        if stem == SHELF: return claim_faults(key, name, record)
         both = min(seeds_in(reduce(getitem, place.split('/'), record)) for place in places.split('|'))
     except (KeyError, TypeError, ValueError, AttributeError): return [f'{said}: it has no such arms']
     least = REAL_SEEDS if Path(name).name.startswith('real_') else SEEDS

@@ -6,9 +6,10 @@
 
 `make results` makes all of them after the other parts. A claim is a file of tools/claims/ that names a `CLAIM`; it
 says what is compared, by which measure and from which margin on before anything is played. A row is an arm and a seed;
-it stands in assets/results/claims/KEY.json.xz as soon as it is made, so that any other call, on another machine too,
-goes on from there. Rows of other settings are never mixed in: the call is refused, and says so. What all records say
-together stands, as text, in assets/replication.csv.
+it stands in assets/results/claims.json.xz, which holds the records of all claims, as soon as it is made, so that any
+other call goes on from there; `--join FILE` adds the rows of such a file from another machine. Rows of other settings
+are never mixed in: the call is refused, and says so. What all records say together stands, as text, in
+assets/replication.csv.
 """
 import importlib.util
 import json
@@ -22,7 +23,7 @@ from pathlib import Path
 from notebooks import ROOT
 
 FOLDER = Path(__file__).resolve().parent/'claims'
-OUT = ROOT/'assets'/'results'/'claims'
+OUT, SHELF = ROOT/'assets'/'results', 'claims'
 HOLDS, FAILS, OPEN = 'holds here', 'does not hold here', 'not decided'
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def tabled(rows: list[dict]) -> dict:
 def record_of(key: str, folder: Path = OUT) -> dict:
     "What is recorded of a claim, a dict for every row; empty where nothing is."
     from agentlab.bench import kept
-    record = kept(folder, key)
+    record = kept(folder, SHELF).get(key, {})
     names = record.pop('columns', None)
     return record | dict(rows=[dict(zip(names, row)) for row in record['rows']]) if names else record
 
@@ -101,19 +102,35 @@ def known(claim: Claim, folder: Path = OUT) -> list[dict]:
     if not record: return []
     other = [name for name, fact in claim.facts().items() if record.get(name) != fact]
     if other:
-        raise ValueError(f'{folder/claim.key}.json.xz was made with another {", ".join(other)}: its rows cannot be '
-            f'compared with new ones. Remove the file, or take back the change.')
+        raise ValueError(f'the record of {claim.key} in {folder/SHELF}.json.xz was made with another '
+            f'{", ".join(other)}: its rows cannot be compared with new ones. Give the claim another key, or take back '
+            f'the change.')
     return record['rows']
 
 def written(claim: Claim, rows: list[dict], folder: Path = OUT) -> dict:
     "The record with these rows and what they say."
-    from agentlab.bench import circumstances, keep
+    from agentlab.bench import circumstances, keep, kept
     order = {arm: at for at, arm in enumerate(claim.arms)}
     rows = sorted(rows, key=lambda row: (row['seed'], order[row['arm']]))
     record = (circumstances(f'python tools/claims.py {claim.key}') | claim.facts() | verdict(rows, claim.facts())
         | tabled(rows))
-    keep(record, folder, claim.key, packed=True)
+    keep(dict(sorted((kept(folder, SHELF) | {claim.key: record}).items())), folder, SHELF, packed=True)
     return record | dict(rows=rows)
+
+def added(claim: Claim, new: list[dict], folder: Path = OUT) -> dict:
+    "The record with these rows beside those it has, one process at a time; an arm and a seed stays what it was."
+    from filelock import FileLock
+    with FileLock(folder/f'.{SHELF}.lock'):
+        rows = known(claim, folder)
+        there = {(row['arm'], row['seed']) for row in rows}
+        return written(claim, rows + [row for row in new if (row['arm'], row['seed']) not in there], folder)
+
+def join(path: Path, folder: Path = OUT) -> list[str]:
+    "Add the rows of another file of records; the claims it has."
+    from agentlab.bench import kept
+    theirs, there = kept(path.parent, path.name.split('.')[0]), claims()
+    for key in theirs.keys() & there.keys(): added(there[key], known(there[key], path.parent), folder)
+    return sorted(theirs.keys() & there.keys())
 
 def play(claim: Claim, arms, seeds, folder: Path = OUT) -> dict:
     "Make the rows that are missing, each kept at once."
@@ -123,10 +140,10 @@ def play(claim: Claim, arms, seeds, folder: Path = OUT) -> dict:
             if any((row['arm'], row['seed']) == (arm, seed) for row in rows): continue
             began = time.process_time()
             row = dict(arm=arm, seed=seed) | claim.row(arm, seed)
-            rows = known(claim, folder) + [row | dict(cpu_seconds=round(time.process_time() - began, 1))]
-            print(f'{claim.key} {rows[-1]}', flush=True)
-            written(claim, rows, folder)
-    return written(claim, rows, folder) if rows else {}
+            row |= dict(cpu_seconds=round(time.process_time() - began, 1))
+            print(f'{claim.key} {row}', flush=True)
+            rows = added(claim, [row], folder)['rows']
+    return added(claim, [], folder) if rows else {}
 
 def table(*keys: str):
     "What is recorded of these claims, a row an arm: mean of the measure, seeds, and what the comparison says."
@@ -186,7 +203,9 @@ def main() -> int:
     parser.add_argument('--seeds', nargs='+', type=int, help='of the seeds of a claim')
     parser.add_argument('--arms', nargs='+', help='of its arms')
     parser.add_argument('--all', action='store_true', help='every claim')
+    parser.add_argument('--join', type=Path, metavar='FILE', help='a claims.json.xz with more rows')
     given = parser.parse_args()
+    if given.join: print('joined:', *join(given.join))
     unknown = [key for key in given.keys if key not in there]
     if unknown: parser.error(f'{", ".join(unknown)}: not one of {", ".join(there)}')
     for key in there if given.all or not given.keys else given.keys:

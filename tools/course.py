@@ -16,7 +16,7 @@ from copy import deepcopy
 from hashlib import blake2b
 from pathlib import Path
 
-from notebooks import ROOT, lessons, tidy
+from notebooks import CLOSED, ROOT, lessons, tidy
 
 MARKS = 'exercise', 'solution', 'check'
 FOLDED = re.compile(r'<details><summary>Solution.*?</details>', re.DOTALL)
@@ -121,6 +121,15 @@ def solved(notebook: dict) -> dict:
 def code_cell(text: str, name: str) -> dict:
     return dict(cell_type='code', id=name, metadata={}, execution_count=None, outputs=[], source=text)
 
+DRAWS = re.compile(r'(?:go\.Figure|make_subplots|update_layout)\(')
+ASSERTS = re.compile(r'(?:(?:assert|test_\w+\().*|[ #)].*|\s*)')
+
+def unfolded(cell: dict) -> bool:
+    "Whether the cell only draws or only asserts, and stands open: a reader looks at the picture first."
+    text = source(cell)
+    if cell['cell_type'] != 'code' or CLOSED.match(text) or text.startswith('#|'): return False
+    return bool(DRAWS.search(text)) or all(ASSERTS.fullmatch(line) for line in text.splitlines())
+
 def faults(path: Path) -> list[str]:
     "What this lesson lacks of the form that all lessons have."
     cells = json.loads((ROOT/path).read_text(encoding='utf-8'))['cells']
@@ -134,6 +143,7 @@ def faults(path: Path) -> list[str]:
         found.append(f'none of the first {EARLY} cells shows a result')
     found += [f'no section "## {name}"' for name in SECTIONS
         if not re.search(rf'^## (?:\d+ )?{name}', text, re.MULTILINE)]
+    found += [f'cell {cell["id"]} draws or asserts: fold it, "#| code-fold: true"' for cell in filter(unfolded, cells)]
     order = ' '.join(filter(None, map(mark, cells)))
     if not re.fullmatch(f'(?:{" ".join(MARKS)} ?){{{EXERCISES},}}', order):
         found.append(f'exercises: {EXERCISES} or more times {", ".join(MARKS)}, in this order; found {order!r}')

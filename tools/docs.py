@@ -16,8 +16,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import course
-from notebooks import ROOT, notebooks
+from notebooks import CLOSED, ROOT, notebooks
 from readme import LINK, shown_source
 
 SITE = ROOT/'build'/'docs'
@@ -53,18 +52,20 @@ def markdown(text: str) -> dict: return dict(cell_type='markdown', id=f'added{le
 
 def cleaned(notebook: dict) -> dict:
     """The notebook as a page: without hidden cells and directives, live figures and execution counts; solutions
-    folded away."""
+    and what says so are folded away."""
     cells = []
     for cell in notebook['cells']:
         source, hidden = ''.join(cell['source']), False
         if cell['cell_type'] == 'code':
-            is_solution = course.mark(cell) == 'solution'
+            folds = CLOSED.match(source)
             source, hidden, no_input = shown_source(source)
-            tags = ['hide-input'] if is_solution else ['remove-input'] if no_input else []
+            tags = ['hide-input'] if folds else ['remove-input'] if no_input else []
             spoken = [about['alt'] for output in cell['outputs'] for about in output.get('metadata', {}).values()
                 if 'alt' in about]
-            cell = cell | dict(metadata=dict(tags=tags)
-                | (dict(mystnb=dict(image=dict(alt=spoken[0]))) if spoken else {}),
+            shown = dict(image=dict(alt=spoken[0])) if spoken else {}
+            if folds and folds[1] != 'solution':
+                shown |= dict(code_prompt_show='Show the code', code_prompt_hide='Hide the code')
+            cell = cell | dict(metadata=dict(tags=tags) | (dict(mystnb=shown) if shown else {}),
                 outputs=[still(output) for output in cell['outputs']], execution_count=None)
         else: source = ANCHOR.sub(lambda link: link[1] + re.sub(r'[^\w-]', '', link[2].lower()), source)
         if not hidden: cells.append(cell | dict(id=f'cell{len(cells)}', source=source))

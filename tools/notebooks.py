@@ -7,7 +7,6 @@ it.
 With JITTER=1 (or 2, ...) in the environment every training in them goes as it might on another processor: see `jitter`.
 """
 import gc
-import hashlib
 import json
 import os
 import re
@@ -19,12 +18,13 @@ import time
 from argparse import ArgumentParser
 from contextlib import contextmanager
 from html.parser import HTMLParser
-from itertools import chain, count
+from itertools import chain, product
 from pathlib import Path
+from string import ascii_letters, digits
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = 'nbs', 'tutorials'
-SOLUTION = re.compile(r'#\s*\|\s*solution\b')
+CLOSED = re.compile(r'#\s*\|\s*(solution\b|code-fold: *true)')
 # plotly's renderers bring nbformat, and with it a grammar for web addresses: more than a second in every fork
 COMMON = ('torch', 'transformers', 'transformers.models.qwen3', 'transformers.models.qwen3.modeling_qwen3', 'pandas',
     'plotly.graph_objects', 'plotly.subplots', 'plotly.io._renderers', 'execnb.shell', 'nbdev.test',
@@ -44,7 +44,7 @@ def reads(path: Path) -> bool:
     "Whether some cells of the notebook need the pretrained model."
     return '"#| lm' in (ROOT/path).read_text(encoding='utf-8')
 
-ID_LENGTH = 3  # of the names of cells, which are apart within a notebook
+ID_LENGTH, SIGNS = 2, ascii_letters + digits  # of the names of cells, which are apart within a notebook
 PLOTLY = 'application/vnd.plotly.v1+json'
 NAMED = re.compile(r'<[\w.]+( object)?>|Html of [\d,]+ characters')  # plain text that names what stands beside it
 TEXTS = 'text', 'text/plain', 'text/markdown', 'text/html'
@@ -54,7 +54,7 @@ ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-communit
 def as_file(page: dict) -> str:
     """What stands in the file of a notebook: a line for what a cell is and has put out, and one for its source, as one
     text. Spaces, line ends and marks between would be a twelfth of all notebooks. JupyterLab's names of cells, of 36
-    characters, shrink to the first three, or to three others where a cell of the notebook has these already."""
+    characters, shrink to one, or two where a notebook has more than 62."""
     taken = {name for cell in page['cells'] if len(name := cell.get('id', '')) <= ID_LENGTH}
     for cell in page['cells']: cell['id'] = short_id(cell['id'], taken)
     for output in (output for cell in page['cells'] for output in cell.get('outputs', [])):
@@ -68,10 +68,9 @@ def as_file(page: dict) -> str:
     return '{"cells":[\n' + ',\n'.join(map(written, page['cells'])) + '\n],' + rest[1:] + '\n'
 
 def short_id(name: str, taken: set[str]) -> str:
-    "The same name for the same cell, unlike those `taken`, to which it is added; one that is short already stays."
+    "A name that is short already stays; for another the first that is free, which is added to those `taken`."
     if len(name) <= ID_LENGTH: return name
-    tries = (hashlib.sha1(f'{name}{i}'.encode()).hexdigest() for i in count())
-    short = next(x for x in (y[:ID_LENGTH] for y in chain([name], tries)) if x not in taken)
+    short = next(x for x in chain(SIGNS, map(''.join, product(SIGNS, repeat=ID_LENGTH))) if x not in taken)
     taken.add(short)
     return short
 
@@ -79,9 +78,9 @@ def tidy(text: str) -> str:
     """The notebook file as `nbdev-clean` cleans it, with a kernel, so that JupyterLab opens it without a question, and
     no trace of jupytext.
 
-    Solutions are folded away, pictures have alternative text, the data of a live figure is left out where a picture
-    of it stands beside; so is the plain text of pictures and of tables, which nothing shows. Tables of pandas are kept
-    in Markdown until the cell runs again.
+    Solutions, and cells that say `#| code-fold: true`, are folded away, pictures have alternative text, the data of a
+    live figure is left out where a picture of it stands beside; so is the plain text of pictures and of tables, which
+    nothing shows. Tables of pandas are kept in Markdown until the cell runs again.
 """
     from fastcore.nbio import nb2dict
     from nbdev.clean import clean_nb
@@ -93,7 +92,7 @@ def tidy(text: str) -> str:
     for cell in nb['cells']:
         said = ''.join(cell['source'])
         if cell['cell_type'] == 'markdown': above = said
-        elif SOLUTION.match(said): cell['metadata'] = dict(jupyter=dict(source_hidden=True))
+        elif CLOSED.match(said): cell['metadata'] = dict(jupyter=dict(source_hidden=True))
         else: cell['metadata'].pop('jupyter', None)
         if 'outputs' in cell:
             cell['outputs'] = [output for output in cell['outputs']

@@ -276,7 +276,7 @@ def record_demo(asked) -> None:
     rows = [demo(seed, asked.runs) for seed in asked.seeds]
     shares = intervals([{name: row[name] for name in row if name.endswith(TESTS)} for row in rows], most=1)
     keep(dict(schema_version=1) | circumstances('python tools/real.py demo') | dict(rows=rows, shares=shares),
-        asked.out, 'real_demo')
+        asked.out, 'real_demo', packed=True)
     for name, found in shares.items():
         print(f"{name:20} {found['mean']:.3f} [{found['low'] or 0:.3f}, {found['high'] or 0:.3f}]")
 

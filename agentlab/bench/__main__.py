@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/bench/99_main.ipynb #484
+# %% ../../nbs/bench/99_main.ipynb #i
 import sys
 if __name__ == '__main__':
     sys.exit('What the project measures itself with lies in its repository: python tools/bench, or make bench. '

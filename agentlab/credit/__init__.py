@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['estimators']
 
-# %% ../../nbs/credit/index.ipynb #c22
+# %% ../../nbs/credit/index.ipynb #b
 from .registry import *
 from .group_baselines import *
 from .step_groups import *

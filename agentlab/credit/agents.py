@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['dr_mas', 'dr_mas_recipe', 'mars', 'mars_recipe']
 
-# %% ../../nbs/credit/06_agents.ipynb #eb0
+# %% ../../nbs/credit/06_agents.ipynb #b
 import torch
 from torch import Tensor
 from .registry import estimator
@@ -19,11 +19,11 @@ def dr_mas(b:Batch,  # episodes; episodes need `seat` (the agent), for baseline=
     # 'agent': the agent's own mean and deviation; 'global': the average of the game, with mean and deviation of all
     # games
     baseline:str='agent', scale:str='std',  # 'std': divide by the deviation; None: do not
-    ddof:int=1,           # 1: sample deviation; 0: population
-    eps:float=1e-6,       # added to the deviation
+    ddof:int=1,  # 1: sample deviation; 0: population
+    eps:float=1e-6,  # added to the deviation
     singleton:str='raw',  # without peers: 'raw' keeps the outcome, 'zero' gives 0
-    rows:str='turn',      # who votes for an agent: 'turn', or 'episode' once each; the global baseline counts games
-)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    rows:str='turn',  # who votes for an agent: 'turn', or 'episode' once each; the global baseline counts games
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome against the outcomes of the same agent in the same task (Dr. MAS, Feng et al. 2026)."
     if baseline not in ('agent', 'global'):
         raise ValueError(f"baseline={baseline!r}: use 'agent' (each agent by itself) or 'global' (a game's average "
@@ -45,13 +45,13 @@ def dr_mas_recipe():
 
 @estimator('reward from the turn to the end', 'turns of the same player (seat) in the same task',
     'every token of the turn', 'Yuan et al., 2025, MARS (MARSHAL), arXiv 2510.15414', needs=('group', 'seat'))
-def mars(b:Batch,         # episodes; episodes need `seat`
+def mars(b:Batch,  # episodes; episodes need `seat`
     center:str=None,  # 'return' (also None): sum, then subtract the mean; 'turn_reward': subtract the mean, then sum
-    gamma:float=1.,       # discount per turn
-    scale:str=None,       # None: subtract the mean only; 'std': also divide by the deviation
+    gamma:float=1.,  # discount per turn
+    scale:str=None,  # None: subtract the mean only; 'std': also divide by the deviation
     ddof:int=1, eps:float=1e-6, singleton:str='zero',  # as for `compare`
     faithful:bool=False,  # True, as released: center='turn_reward', two whitenings and a mean over distinct values
-)->Tensor:                # (action tokens,) float64 advantage
+)->Tensor:  # (action tokens,) float64 advantage
     "What a player still earned from a turn on, against its other turns (MARS, Yuan et al. 2025)."
     if center not in (None, 'return', 'turn_reward'):
         raise ValueError(f"center={center!r}: use 'return' or 'turn_reward'")

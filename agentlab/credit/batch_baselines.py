@@ -6,7 +6,7 @@
 __all__ = ['whiten', 'reinforce_pp', 'reinforce_pp_recipe', 'reinforce_pp_baseline', 'reinforce_pp_baseline_recipe', 'lite_ppo',
            'lite_ppo_recipe', 'gdpo', 'gdpo_recipe']
 
-# %% ../../nbs/credit/02_batch_baselines.ipynb #51c
+# %% ../../nbs/credit/02_batch_baselines.ipynb #b
 from functools import partial
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from ..recipe import recipe
 
 def whiten(x:Tensor, count:Tensor=None,  # (length,) how many tokens each score stands for; None: one
     eps:float=1e-8,  # added to the variance, inside the root
-)->Tensor:           # (length,) float64; 0 without a score and where all scores are equal
+)->Tensor:  # (length,) float64; 0 without a score and where all scores are equal
     "Scores minus their mean, divided by their sample deviation, each counted `count` times (`masked_whiten` of verl)."
     x, scored = x.double(), ~x.isnan()
     weight = torch.where(scored, 1 if count is None else count, 0).double()
@@ -32,9 +32,9 @@ def whiten(x:Tensor, count:Tensor=None,  # (length,) how many tokens each score 
 @estimator('discounted return of the token', 'all action tokens of the batch',
     'the tokens of the turn, less by gamma each', 'Hu et al., 2025, arXiv 2501.03262')
 def reinforce_pp(b:Batch,  # episodes; tasks need not repeat
-    gamma:float=1.,        # discount per action token
-    faithful:bool=False,   # True: as verl before its repair, where a turn's return ends with the turn
-)->Tensor:                 # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    gamma:float=1.,  # discount per action token
+    faithful:bool=False,  # True: as verl before its repair, where a turn's return ends with the turn
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Return of each action token, whitened over the batch (REINFORCE++, Hu et al. 2025)."
     tokens, episode = b.turn_lengths().double(), b.turns.episode
     after = shift(tokens, episode, k=-1)  # length of the next turn
@@ -55,8 +55,8 @@ def reinforce_pp_recipe():
     'every token of the episode', 'Hu et al., 2025, arXiv 2501.03262', needs=('group',))
 def reinforce_pp_baseline(b:Batch,  # episodes; several episodes per group
     singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0; both before whitening
-    rows:str='episode',   # who votes in the group's mean: 'episode' once each, or 'turn'
-)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    rows:str='episode',  # who votes in the group's mean: 'episode' once each, or 'turn'
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus its group's mean, whitened over the batch's action tokens (REINFORCE++-baseline, Hu et al. 2025)."
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
     ahead = compare(outcome, peers, scale=None, singleton=singleton, unit=b.unit(rows))
@@ -69,10 +69,10 @@ def reinforce_pp_baseline_recipe():
 
 @estimator('outcome of the episode', 'episodes of the same task and seat; all outcomes of the batch for the deviation',
     'every token of the episode', 'Liu et al., 2025, arXiv 2508.08221', needs=('group',))
-def lite_ppo(b:Batch,    # episodes; several episodes per group
+def lite_ppo(b:Batch,  # episodes; several episodes per group
     ddof:int=1, eps:float=1e-4, singleton:str='zero',  # as for `compare`
     rows:str='episode',  # who votes in mean and deviation: 'episode' once each, or 'turn'
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus its group's mean over the deviation of all outcomes (Lite PPO, Liu et al. 2025; as in TRL)."
     outcome, peers, unit = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.unit(rows)
     ahead = compare(outcome, peers, scale=None, ddof=ddof, singleton=singleton, unit=unit)
@@ -86,10 +86,10 @@ def lite_ppo_recipe():
 
 @estimator('each of several rewards of the episode', 'episodes of the same task and seat, then all action tokens of '
     'the batch', 'every token of the episode', 'Liu et al., 2026, arXiv 2601.05242', needs=('group',))
-def gdpo(b:Batch,        # episodes; several episodes per group
+def gdpo(b:Batch,  # episodes; several episodes per group
     columns:tuple=('outcome',),  # reward columns: of `episodes`, or of `turns` (summed over the episode)
     weights:tuple=None,  # one number per column; None: 1 each
-    scale:str='std',     # each column: 'std' divides by the group's deviation, None does not
+    scale:str='std',  # each column: 'std' divides by the group's deviation, None does not
     ddof:int=1, eps:float=1e-6, singleton:str='raw')->Tensor:  # as for `compare` -> (action tokens,) float64 advantage
     "Weighted sum of rewards normalised by group, whitened over the batch's action tokens (GDPO, Liu et al. 2026)."
     columns = (columns,) if isinstance(columns, str) else tuple(columns)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hard_branches', 'copied', 'once']
 
-# %% ../../nbs/credit/18_branches.ipynb #2d4
+# %% ../../nbs/credit/18_branches.ipynb #b
 import torch
 from torch import Tensor
 from .registry import estimator
@@ -16,11 +16,11 @@ from ..groups import compare, group_mean
     'every token of the episode; a turn shared by several episodes gets the mean of theirs',
     'in the spirit of Dong et al., 2025, ARPO (hard attribution), arXiv 2507.19849', needs=('group',))
 def hard_branches(b:Batch,  # episodes; `turns.origin` says which turns are copies
-    scale:str='std',        # 'std': divide by the group's deviation; None: do not
+    scale:str='std',  # 'std': divide by the group's deviation; None: do not
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
-    rows:str='episode',     # who votes in mean and deviation: 'episode' once each, or 'turn'
-    once:bool=False,        # True: copies have no vote and get 0; give the loss `once(b)`, where they have no weight
-)->Tensor:                  # (action tokens,) float64 advantage; an outcome of NaN has no say
+    rows:str='episode',  # who votes in mean and deviation: 'episode' once each, or 'turn'
+    once:bool=False,  # True: copies have no vote and get 0; give the loss `once(b)`, where they have no weight
+)->Tensor:  # (action tokens,) float64 advantage; an outcome of NaN has no say
     "GRPO advantage, a shared turn the mean of its episodes' (in the spirit of ARPO's hard one, Dong et al. 2025)."
     copy = copied(b)
     outcome = b.of_turn('outcome')

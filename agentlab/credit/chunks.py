@@ -6,7 +6,7 @@
 __all__ = ['ipa', 'chunk_ratio', 'chunk_mask', 'ipa_loss', 'duration_weights', 'by_duration', 'ipa_recipe', 'instrumented',
            'rl_mle_recipe']
 
-# %% ../../nbs/credit/14_chunks.ipynb #aec
+# %% ../../nbs/credit/14_chunks.ipynb #b
 import functools, math
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +22,7 @@ from ..recipe import recipe
     'Wang et al., 2025, arXiv 2512.24873')
 def ipa(b:Batch, gamma:float=.95,  # discount per turn
     lost:float=0.,  # what an outcome of 0 counts as: -1 makes failures bad examples
-)->Tensor:          # (action tokens,) float64 advantage; 0 where the outcome is NaN
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome times gamma to the number of turns still to come (chunk return of IPA, Wang et al. 2025, from notes)."
     outcome = b.of_turn('outcome').double()
     worth = torch.where(outcome == 0, lost, outcome).nan_to_num(nan=0.)
@@ -30,13 +30,13 @@ def ipa(b:Batch, gamma:float=.95,  # discount per turn
     return b.spread(worth * gamma**ahead)
 
 def chunk_ratio(b:Batch, logp:Tensor, base:Tensor,  # (action tokens,) numerator; (action tokens,) denominator
-)->Tensor:        # (turns,) float64 logarithm; 0 for a turn without tokens in this batch
+)->Tensor:  # (turns,) float64 logarithm; 0 for a turn without tokens in this batch
     "Logarithm of the geometric mean over a turn's tokens of one probability over another; keeps the gradient."
     moved = logp.double() - base.double()
     return moved.new_zeros(len(b.turns)).index_add(0, b.action_turn, moved)/b.turn_lengths().clamp(min=1)
 
 def chunk_mask(b:Batch, limit:float=5.,  # tokens need old_logp (trainer) and sampler_logp; H
-)->Tensor:           # (turns,) bool: the turn is kept
+)->Tensor:  # (turns,) bool: the turn is kept
     "False for turns the trainer finds, per token, over `limit` times as likely as the sampler (IPA, from notes)."
     old, sampler = (need(b.tokens, name, 'the chunk mask compares trainer and sampler',
         f'Set it with batch.with_action({name}=...), or switch the mask off with '
@@ -44,11 +44,11 @@ def chunk_mask(b:Batch, limit:float=5.,  # tokens need old_logp (trainer) and sa
     return chunk_ratio(b, old, sampler) <= math.log(limit)
 
 def ipa_loss(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,           # tokens need `base`; for the mask also old_logp and sampler_logp
-    advantage:Tensor,      # (action tokens,) its sign says good or bad
-    entropy:Tensor=None,   # not used; here so that all objectives are called alike
-    limit:float=5.,        # chunk mask: geometric mean of old over sampler probability at most this; None: no mask
-    base:str='old_logp',   # denominator of rho: 'old_logp' (trainer), 'sampler_logp' (as one re-implementation)
+    batch:Batch,  # tokens need `base`; for the mask also old_logp and sampler_logp
+    advantage:Tensor,  # (action tokens,) its sign says good or bad
+    entropy:Tensor=None,  # not used; here so that all objectives are called alike
+    limit:float=5.,  # chunk mask: geometric mean of old over sampler probability at most this; None: no mask
+    base:str='old_logp',  # denominator of rho: 'old_logp' (trainer), 'sampler_logp' (as one re-implementation)
     # bad chunks: True sends the gradient through the clipped ratio, False makes it a weight of log-probability
     through:bool=False)->Tensor:  # (action tokens,) loss; 0 for masked chunks
     "Imitate good turns, push bad ones away while likely (IPA, Wang et al. 2025 section 3.2.4, from notes)."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['turn_starts', 'gae', 'ppo_recipe', 'vl_dac', 'vl_dac_recipe', 'adaptive_lambda', 'ui_tars_2_recipe']
 
-# %% ../../nbs/credit/09_critics.ipynb #d14
+# %% ../../nbs/credit/09_critics.ipynb #b
 from collections.abc import Callable
 from functools import partial
 import torch
@@ -75,13 +75,13 @@ def _by_turn(b, turn, x): return b.spread(torch.zeros_like(b.turns.reward, dtype
 @estimator('reward plus the next value, discounted and summed', "nobody: the critic's value of the same place",
     "each token its own; with level='turn' every token of the turn",
     'Schulman et al., 2016, GAE, arXiv 1506.02438', needs=('value',))
-def gae(b:Batch,        # episodes; tokens need the column `value`
+def gae(b:Batch,  # episodes; tokens need the column `value`
     value:str='value',  # name of the column of the critic's values
-    gamma:float=1.,     # discount per token or per turn
+    gamma:float=1.,  # discount per token or per turn
     # lambda: 0 believes the critic after one step, 1 only what was paid; or a function of the episodes' lengths
     lam:float|Callable=1., level:str='token',  # the clock, and the unit of lengths: 'token' or 'turn'
-    whiten:bool=True,     # advantages with mean 0 and deviation 1 over the tokens (or turns) of the batch
-    eps:float=1e-8,       # of the whitening, added to the variance
+    whiten:bool=True,  # advantages with mean 0 and deviation 1 over the tokens (or turns) of the batch
+    eps:float=1e-8,  # of the whitening, added to the variance
     lam_value:float|Callable|None=None,  # lambda of the critic's targets; None: that of the advantages
 )->tuple[Tensor,Tensor]:  # targets of the critic, advantage: (action tokens,) float64 each
     "GAE over action tokens or turns (Schulman et al. 2016, eq. 16; defaults and whitening of verl)."
@@ -97,10 +97,10 @@ def ppo_recipe():
 
 @estimator('GAE by turn', "all turns of the batch, after the critic's value of the same state",
     'every token of the turn', 'Bredis et al., 2025, VL-DAC, arXiv 2508.04280', needs=('value',))
-def vl_dac(b:Batch,       # episodes; tokens need the column `value`
-    value:str='value',    # name of the column of the critic's values, read at each turn's first action token
+def vl_dac(b:Batch,  # episodes; tokens need the column `value`
+    value:str='value',  # name of the column of the critic's values, read at each turn's first action token
     gamma:float=.99, lam:float=.95,  # discount per turn; lambda
-    scale:str='std',      # 'std': divide by the deviation over the turns of the batch; None: only subtract their mean
+    scale:str='std',  # 'std': divide by the deviation over the turns of the batch; None: only subtract their mean
     ddof:int=1, eps:float=1e-8,  # as for `compare`
     faithful:bool=False,  # True: as released, an episode that was cut off counts as ended; its last_value is not read
 )->tuple[Tensor,Tensor]:  # targets of the critic, advantage: (action tokens,) float64 each
@@ -117,7 +117,7 @@ def vl_dac_recipe():
 
 def adaptive_lambda(length:Tensor,  # (episodes,) steps of each, in the unit of `gae`'s level
     alpha:float=.05,  # 1/alpha steps and fewer: 0. For tokens; by turns take 1
-)->Tensor:            # (episodes,) float64, 0 to 1; 0 for an empty episode
+)->Tensor:  # (episodes,) float64, 0 to 1; 0 for an empty episode
     "max(0, 1 - 1/(alpha*length)), a lambda that reaches further in a longer episode (VAPO, arXiv 2504.05118)."
     if not alpha > 0: raise ValueError(f'alpha={alpha}: give a number above 0; .05 counts tokens, 1 turns')
     return (1 - 1/(alpha*length.double())).clamp(min=0)

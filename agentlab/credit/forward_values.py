@@ -6,7 +6,7 @@
 __all__ = ['descend', 'mean_logp', 'rover', 'rover_updates', 'rover_recipe', 'fork_once', 'fork_pairs', 'gaps', 'refuel',
            'refuel_updates', 'refuel_recipe']
 
-# %% ../../nbs/credit/19_forward_values.ipynb #ee7
+# %% ../../nbs/credit/19_forward_values.ipynb #b
 from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ from ..groups import group_count, group_max, group_min, shift
 from ..recipe import recipe
 
 def descend(b:Batch,  # episodes; tokens need `old_logp`
-    loss:Callable,    # (action tokens,) log-probabilities -> one number
-    passes:int=4,     # optimiser steps on the whole batch
+    loss:Callable,  # (action tokens,) log-probabilities -> one number
+    passes:int=4,  # optimiser steps on the whole batch
 )->Iterator[tuple[Tensor,Tensor]]:  # (action tokens,) bool: all of them; (action tokens,) float64 advantage
     "Follow a loss of the whole batch; after each step the new log-probabilities are sent in (see `Recipe.updates`)."
     if passes < 1: raise ValueError(f'passes={passes}: give the number of optimiser steps on a batch, from 1')
@@ -34,7 +34,7 @@ def mean_logp(logits:Tensor, temperature:float=1.,  # (tokens, vocabulary); of t
     return torch.log_softmax(logits/temperature, -1).mean(-1)
 
 def rover(logp:Tensor, b:Batch,  # tokens need `old_logp`, and `mean_logp` of the same policy
-    target:Tensor, now:Tensor,   # (action tokens,) centred reward; `mean_logp` of the policy in training
+    target:Tensor, now:Tensor,  # (action tokens,) centred reward; `mean_logp` of the policy in training
     share:float=1.)->Tensor:  # of the next value; 0: without it -> (action tokens,) loss
     "(log-ratio - reward - the next token's mean log-ratio of all words)^2 (ROVER, arXiv 2509.24981)."
     risen = now.detach().double() - b.action('mean_logp').double()
@@ -42,7 +42,7 @@ def rover(logp:Tensor, b:Batch,  # tokens need `old_logp`, and `mean_logp` of th
     return (logp - b.action('old_logp').double() - target - share*ahead).square()
 
 def rover_updates(b:Batch,  # episodes; several of a group; tokens need `old_logp`
-    policy, passes:int=4,   # agentlab.policy.Policy; as in `descend`
+    policy, passes:int=4,  # agentlab.policy.Policy; as in `descend`
     reward:Callable=dr_grpo, share:float=1.,  # Batch -> (action tokens,) centred reward; as in `rover`
     temperature:float=1., budget:int=4096,  # of the sampler; tokens of one forward pass
 )->Iterator[tuple[Tensor,Tensor]]:  # as `descend`
@@ -59,7 +59,7 @@ def rover_recipe():
 
 def fork_once(policy, env, seeds:list[int], group_size:int=2,  # as for `agentlab.rollout.play`; one seat
     **how  # further arguments of `play`
-)->list:   # episodes, two of a group; `Turn.origin` of a copied turn names the turn that sampled it
+)->list:  # episodes, two of a group; `Turn.origin` of a copied turn names the turn that sampled it
     "The second game of a pair is a copy of the first, from before a turn that is drawn among all its turns."
     from agentlab.rollout.branching import Forest, Rule
     from agentlab.rollout.plain import guarded, play_round, within_budget

@@ -6,7 +6,7 @@
 __all__ = ['grpo', 'grpo_recipe', 'dr_grpo', 'dr_grpo_recipe', 'rloo', 'rloo_recipe', 'loop', 'pass_at_k', 'loop_passes',
            'clip_played', 'loop_recipe', 'pass_at_k_recipe']
 
-# %% ../../nbs/credit/00_group_baselines.ipynb #438
+# %% ../../nbs/credit/00_group_baselines.ipynb #b
 import torch
 from torch import Tensor
 from .registry import estimator
@@ -16,11 +16,11 @@ from ..recipe import recipe
 
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
     'Shao et al., 2024, arXiv 2402.03300', needs=('group',))
-def grpo(b:Batch,        # episodes; several episodes per group
-    scale:str='std',     # 'std': divide by the group's deviation; None: do not (then it is `dr_grpo`)
+def grpo(b:Batch,  # episodes; several episodes per group
+    scale:str='std',  # 'std': divide by the group's deviation; None: do not (then it is `dr_grpo`)
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
     rows:str='episode',  # who votes in mean and deviation: 'episode' once each, or 'turn' (long episodes weigh more)
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome against the outcomes of the same task and seat (GRPO, Shao et al. 2024, outcome supervision)."
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
     return b.spread(compare(outcome, peers, scale, ddof, eps, singleton, b.unit(rows)))
@@ -32,10 +32,10 @@ def grpo_recipe():
 
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
     'Liu et al., 2025, arXiv 2503.20783', needs=('group',))
-def dr_grpo(b:Batch,      # episodes; several episodes per group
+def dr_grpo(b:Batch,  # episodes; several episodes per group
     singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
-    rows:str='episode',   # who votes in the mean: 'episode' once each, or 'turn' (long episodes weigh more)
-)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    rows:str='episode',  # who votes in the mean: 'episode' once each, or 'turn' (long episodes weigh more)
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the mean of its task and seat, not divided (Dr. GRPO, Liu et al. 2025; loss: `loss_per`)."
     return grpo(b, scale=None, singleton=singleton, rows=rows)
 
@@ -46,10 +46,10 @@ def dr_grpo_recipe():
 
 @estimator('outcome of the episode', 'the other episodes of the same task and seat', 'every token of the episode',
     'Ahmadian et al., 2024, arXiv 2402.14740', needs=('group',))
-def rloo(b:Batch,         # episodes; several episodes per group
+def rloo(b:Batch,  # episodes; several episodes per group
     singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
-    rows:str='episode',   # who votes in the mean: 'episode' once each, or 'turn'
-)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    rows:str='episode',  # who votes in the mean: 'episode' once each, or 'turn'
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the mean outcome of the other episodes of the group (RLOO, Ahmadian et al. 2024)."
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
     return b.spread(leave_one_out(outcome, peers, singleton, b.unit(rows)))
@@ -64,11 +64,11 @@ def _check(name, value, *allowed):
 
 @estimator('outcome of the episode', 'the other episodes of the same task and seat', 'every token of the episode',
     'Chen et al., 2025, arXiv 2502.01600', needs=('group',))
-def loop(b:Batch,        # episodes; several episodes per group
-    scale:str=None,      # None: do not divide (the paper's runs); 'std': divide by the group's deviation
+def loop(b:Batch,  # episodes; several episodes per group
+    scale:str=None,  # None: do not divide (the paper's runs); 'std': divide by the group's deviation
     ddof:int=0, eps:float=1e-7, singleton:str='zero',  # as for `compare`
     rows:str='episode',  # who votes: 'episode' once each, or 'turn'
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the mean outcome of the others, if asked over a floored deviation (LOOP, Chen et al. 2025)."
     _check('scale', scale, 'std', None)
     outcome, peers, unit = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.unit(rows)
@@ -80,9 +80,9 @@ def loop(b:Batch,        # episodes; several episodes per group
 @estimator('outcome of the episode', 'the best other episode of the same task and seat',
     'every token of the best episode; 0 elsewhere', 'Tang et al., 2025, arXiv 2503.19595', needs=('group',))
 def pass_at_k(b:Batch,  # episodes; several episodes per group
-    scale:str='std',    # 'std': divide by the group's deviation (verl); None: do not
+    scale:str='std',  # 'std': divide by the group's deviation (verl); None: do not
     ddof:int=1, eps:float=1e-6, singleton:str='zero',  # as for `compare`
-)->Tensor:              # (action tokens,) float64 advantage, never negative; 0 where the outcome is NaN
+)->Tensor:  # (action tokens,) float64 advantage, never negative; 0 where the outcome is NaN
     "The best episode's lead on the second of its task and seat; 0 for others (pass@k, Tang et al. 2025, as in verl)."
     _check('scale', scale, 'std', None), _check('singleton', singleton, 'raw', 'zero')
     outcome, peers, episode = b.of_turn('outcome'), b.of_turn('group', 'seat'), b.turns.episode
@@ -98,7 +98,7 @@ def pass_at_k(b:Batch,  # episodes; several episodes per group
 def loop_passes(b:Batch, policy,  # episodes; the policy is not asked
     passes:int=2, least:float=.01,  # over what was played; advantage below which an episode is left out
     **how  # keywords of `loop`
-):         # yields, for `updates` of a recipe, (action tokens,) bool and (action tokens,) advantage
+):  # yields, for `updates` of a recipe, (action tokens,) bool and (action tokens,) advantage
     "The passes of LOOP. Advantages come from whole groups: who is left out counts for the others."
     advantage = loop(b, **how)
     for _ in range(passes): yield advantage.abs() >= least, advantage

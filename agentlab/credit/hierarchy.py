@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['segments', 'hae', 'first_token', 'turn_value', 'read_parts', 'hae_recipe']
 
-# %% ../../nbs/credit/12_hierarchy.ipynb #640
+# %% ../../nbs/credit/12_hierarchy.ipynb #b
 import math
 import torch
 from torch import Tensor
@@ -29,13 +29,13 @@ def segments(b:Batch,  # turns need `switch`: 1 (or True) where the turn switche
 def hae(
     # turns need `switch`; tokens `part`, `value_low`, `value_high`, `value_term` (of the state before the token)
     b:Batch, gamma:float=.95, lam:float=.95,  # discount per turn; GAE inside a segment
-    lam_high:float=.95,    # GAE over segments
+    lam_high:float=.95,  # GAE over segments
     term:str='return',  # switch tokens: 'return' as released, 'gap' as the paper's formula (turns need `switch_prob`)
-    scale:str=None,        # 'std': each level is normalised over its turns; None: not
-    ddof:int=0,            # 0: population deviation; 1: sample
-    eps:float=1e-8,        # added to the deviation
+    scale:str=None,  # 'std': each level is normalised over its turns; None: not
+    ddof:int=0,  # 0: population deviation; 1: sample
+    eps:float=1e-8,  # added to the deviation
     truncated:str='zero',  # value after a truncated episode: 'zero', 'own' (its last value, as released), 'last_value'
-)->tuple[Tensor,Tensor]:   # targets of the critic (NaN: nothing to learn), advantage: (action tokens,) float64 each
+)->tuple[Tensor,Tensor]:  # targets of the critic (NaN: nothing to learn), advantage: (action tokens,) float64 each
     "Hierarchical advantage estimation: every part of a reply by its own level (HiPER, Peng et al. 2026)."
     start, segment, cell, low, high, switch = _levels(b, term, truncated)
     after_low, after_high = _handover(b, start, segment, low, high, truncated)
@@ -50,7 +50,7 @@ def hae(
 
 def first_token(b:Batch,
     mask:Tensor=None,  # (action tokens,) bool: look for the first of these; a turn that has none keeps its very first
-)->Tensor:             # (turns,) its place among the action tokens; -1 for a turn without tokens
+)->Tensor:  # (turns,) its place among the action tokens; -1 for a turn without tokens
     "Where every turn begins, or where its first chosen token stands."
     number = torch.arange(len(b.turns)+1, device=b.action_turn.device)
     edge = torch.searchsorted(b.action_turn, number)  # tables are sorted, so turn numbers ascend
@@ -64,7 +64,7 @@ def first_token(b:Batch,
 
 def turn_value(b:Batch, column:str,  # column of tokens with the value of the state before each token
     place:Tensor,  # (turns,) where to read it, from `first_token`
-)->Tensor:         # (turns,) float64; 0 for a turn without action tokens
+)->Tensor:  # (turns,) float64; 0 for a turn without action tokens
     "The value of every turn, read at one of its tokens. Raises ValueError where that is not finite."
     spoken = place >= 0
     value = torch.zeros(len(place), dtype=torch.float64, device=place.device)

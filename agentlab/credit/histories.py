@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hgpo', 'hgpo_recipe']
 
-# %% ../../nbs/credit/07_histories.ipynb #f6a
+# %% ../../nbs/credit/07_histories.ipynb #b
 import torch
 from torch import Tensor
 from .registry import estimator
@@ -17,18 +17,18 @@ from ..recipe import recipe
 @estimator('discounted return from this turn', 'turns of the task that share the last 1, 2, ... states, averaged over '
     'the lengths', 'every token of the turn',
     'He et al., 2026, HGPO, arXiv 2602.22817', needs=('group', 'state'))
-def hgpo(b:Batch,     # episodes; turns need `state`
-    history:int=2,    # K: states before the present one that the longest comparison asks for
+def hgpo(b:Batch,  # episodes; turns need `state`
+    history:int=2,  # K: states before the present one that the longest comparison asks for
     alpha:float=1., gamma:float=.95,  # weight of the comparison by k states is (k+1)**alpha; discount per turn
     base:bool=False,  # True: also compare the outcome with the other episodes, with weight 1
     scale:str='std',  # every comparison: 'std' divides by the peers' deviation, None does not
     # of the comparisons by state: 0 population, 1 sample deviation. The base group takes the sample deviation
     ddof:int=0, eps:float=1e-6,  # added to deviations, and to the sum of the weights
     singleton:str='raw',  # base group, an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
-    rows:str='turn',      # base group, who votes: 'turn' as the authors' code does, 'episode' once each
+    rows:str='turn',  # base group, who votes: 'turn' as the authors' code does, 'episode' once each
     # a comparison that comes out at exactly 0: 'keep' it in the average (also None), or 'drop' it with its weight
     zeros:str=None, faithful:bool=False,  # True, as released: zeros='drop'
-)->Tensor:                # (action tokens,) float64 advantage; 0 without any peer, and where the outcome is NaN
+)->Tensor:  # (action tokens,) float64 advantage; 0 without any peer, and where the outcome is NaN
     "Return against turns with the same last 1, 2, ... states, a weighted mean over the lengths (HGPO, He et al. 2026)."
     need(b.turns, 'state', 'hgpo compares turns by their last states',
         "Give your environment a state in info['state'], or use grpo.")

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['istar', 'istar_recipe']
 
-# %% ../../nbs/credit/17_implicit_prm.ipynb #6ec
+# %% ../../nbs/credit/17_implicit_prm.ipynb #b
 import torch
 from torch import Tensor
 from .registry import estimator
@@ -16,14 +16,14 @@ from ..recipe import recipe
 @estimator('outcome; and implicit reward of the turn', 'episodes of the same task and seat; all their turns',
     'every token of the episode; every token of the turn',
     'iStar / OPRL, 2025, arXiv 2509.19199', needs=('group', 'step_reward'))
-def istar(b:Batch,         # episodes; turns need `step_reward`, such as implicit_prm(b)
+def istar(b:Batch,  # episodes; turns need `step_reward`, such as implicit_prm(b)
     step_weight:float=1.,  # w: weight of the step comparison
-    baseline:str='rloo',   # both parts: 'rloo' subtracts the mean of the others, 'grpo' the mean of the group
-    scale:str=None,        # with 'grpo': 'std' divides by the peers' deviation, None does not
+    baseline:str='rloo',  # both parts: 'rloo' subtracts the mean of the others, 'grpo' the mean of the group
+    scale:str=None,  # with 'grpo': 'std' divides by the peers' deviation, None does not
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
-    rows:str='episode',    # who votes about outcomes: 'episode' once each, or 'turn'
-    faithful:bool=False,   # True, as released: the mean and deviation of steps are those of the *first* turns
-)->Tensor:                 # (action tokens,) float64 advantage
+    rows:str='episode',  # who votes about outcomes: 'episode' once each, or 'turn'
+    faithful:bool=False,  # True, as released: the mean and deviation of steps are those of the *first* turns
+)->Tensor:  # (action tokens,) float64 advantage
     "Outcome advantage plus advantage of the implicit step reward (iStar, arXiv 2509.19199)."
     if baseline not in ('rloo', 'grpo'): raise ValueError(f"baseline={baseline!r}: use 'rloo' or 'grpo'")
     if baseline == 'rloo' and scale:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['igpo', 'igpo_recipe']
 
-# %% ../../nbs/credit/15_information.ipynb #434
+# %% ../../nbs/credit/15_information.ipynb #b
 import torch
 from torch import Tensor
 from .registry import estimator
@@ -16,13 +16,13 @@ from ..recipe import recipe
 @estimator('turn reward: information gain, on the last turn the outcome', 'all turns of the same task and seat',
     'every token of the turn and, discounted, of the turns before it',
     'in the spirit of IGPO, 2025, arXiv 2510.14967', needs=('group',))
-def igpo(b:Batch,         # episodes; turns.reward is what information_gain(b) gave
-    gamma:float=1.,       # discount per turn of the sum of compared rewards
-    scale:str='std',      # 'std' divides by the deviation of the task's turn rewards; None does not
+def igpo(b:Batch,  # episodes; turns.reward is what information_gain(b) gave
+    gamma:float=1.,  # discount per turn of the sum of compared rewards
+    scale:str='std',  # 'std' divides by the deviation of the task's turn rewards; None does not
     ddof:int=0, eps:float=1e-6, singleton:str='zero',  # as for `compare`
-    rows:str='turn',      # who votes in mean and deviation: 'turn' each once, or 'episode' each once
+    rows:str='turn',  # who votes in mean and deviation: 'turn' each once, or 'episode' each once
     faithful:bool=False,  # True: the first release, which compares token positions (gamma 1, no division)
-)->Tensor:                # (action tokens,) float64 advantage; a turn reward of NaN counts as 0 after the comparison
+)->Tensor:  # (action tokens,) float64 advantage; a turn reward of NaN counts as 0 after the comparison
     "Turn rewards compared within the task, then summed from each turn to the end (IGPO, arXiv 2510.14967)."
     if not faithful:
         compared = compare(b.turns.reward, b.of_turn('group', 'seat'), scale, ddof, eps, singleton, b.unit(rows))

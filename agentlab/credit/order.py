@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['seeupo', 'turn_ratio', 'turn_order', 'seeupo_updates', 'seeupo_recipe', 'focus']
 
-# %% ../../nbs/credit/13_order.ipynb #f1d
+# %% ../../nbs/credit/13_order.ipynb #b
 from collections.abc import Iterator
 import torch
 from torch import Tensor
@@ -17,12 +17,12 @@ from ..recipe import recipe
 
 @estimator('outcome of the episode', 'episodes of the same task and seat; then the spread of the batch',
     'every token of the episode', 'Hu et al., 2026, arXiv 2602.06554', needs=('group',))
-def seeupo(b:Batch,       # episodes; several episodes per group
-    scale:str='std',      # 'std': divide by the deviation over the batch; None: do not
+def seeupo(b:Batch,  # episodes; several episodes per group
+    scale:str='std',  # 'std': divide by the deviation over the batch; None: do not
     ddof:int=1, eps:float=1e-6, bound:float=3.,  # as for `compare`; clipped to [-bound, bound]
     singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
-    rows:str='episode',   # who votes in means and deviation: 'episode' once each, or 'turn' (long episodes weigh more)
-)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    rows:str='episode',  # who votes in means and deviation: 'episode' once each, or 'turn' (long episodes weigh more)
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus its group's mean, z-scored over the batch, clipped: SeeUPO's first update (Hu et al. 2026)."
     outcome, unit = b.of_turn('outcome'), b.unit(rows)
     ahead = compare(outcome, b.of_turn('group', 'seat'), None, singleton=singleton, unit=unit)
@@ -32,7 +32,7 @@ def seeupo(b:Batch,       # episodes; several episodes per group
 def turn_ratio(b:Batch, before:Tensor,  # (action tokens,) log-probabilities before an update
     after:Tensor,  # (action tokens,) and after it
     low:float=.2, high:float=.2,  # the ratio stays in [1-low, 1+high]
-)->Tensor:         # (turns,) float64; 1 for a turn without tokens
+)->Tensor:  # (turns,) float64; 1 for a turn without tokens
     "Clipped geometric mean of new over old probability of every turn (SeeUPO)."
     moved = (after.double() - before.double()).to(b.action_turn.device)
     mean = moved.new_zeros(len(b.turns)).index_add_(0, b.action_turn, moved)/b.turn_lengths().clamp(min=1)
@@ -40,7 +40,7 @@ def turn_ratio(b:Batch, before:Tensor,  # (action tokens,) log-probabilities bef
 
 def turn_order(b:Batch, order:str='reverse',  # 'reverse': the last turn first; 'forward'; 'random'
     seed:int=0,  # of the random order; the training step of the episodes is part of it
-)->list:         # turn numbers, each once
+)->list:  # turn numbers, each once
     "In which order the turn numbers of a batch are updated (SeeUPO)."
     places = turn_number(b)[b.action_turn].unique()
     if order == 'random':
@@ -50,13 +50,13 @@ def turn_order(b:Batch, order:str='reverse',  # 'reverse': the last turn first; 
     return sorted(places.tolist(), reverse=order == 'reverse')
 
 def seeupo_updates(b:Batch,  # episodes; `tokens.old_logp` is used for the start where there is one
-    policy,                # its `logprobs(batch, temperature, budget)[0]` is asked for between two updates
-    order:str='reverse',   # 'reverse' (the paper's), 'forward' or 'random' order of the turn numbers
+    policy,  # its `logprobs(batch, temperature, budget)[0]` is asked for between two updates
+    order:str='reverse',  # 'reverse' (the paper's), 'forward' or 'random' order of the turn numbers
     low:float=.2, high:float=.2,  # bounds of a turn's ratio and of their product: [1-low, 1+high]
     temperature:float=1.,  # of the log-probabilities: that of the sampler
     budget:int=4096, seed:int=0,  # tokens of one forward pass; of the random order
-    faithful:bool=False,   # True, as released: the product is clipped after every turn; False: once, where it is used
-    **credit_args          # keywords of `seeupo`
+    faithful:bool=False,  # True, as released: the product is clipped after every turn; False: once, where it is used
+    **credit_args  # keywords of `seeupo`
 # yields (action tokens,) bool: the tokens to train now; (action tokens,) their advantage
 )->Iterator[tuple[Tensor,Tensor]]:
     "One update per turn number, later ones weighted by how far earlier turns have moved (SeeUPO, Hu et al. 2026)."

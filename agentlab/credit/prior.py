@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['fused_baseline', 'v05', 'v05_recipe', 'more_rollouts', 'play_by_budget', 'Expectation']
 
-# %% ../../nbs/credit/11_prior.ipynb #57e
+# %% ../../nbs/credit/11_prior.ipynb #b
 import math
 from functools import partial
 import torch
@@ -50,10 +50,10 @@ def _check_v05(b, prior, ends):
 @estimator('outcome of the episode, one of two', 'episodes of the same task and seat, mixed with the expectation of a '
     'frozen model', 'every token of the episode',
     'Zhang et al., 2026, V0.5, arXiv 2603.10848', needs=('group', 'prior'))
-def v05(b:Batch,           # episodes; several episodes per group; episodes need the column `prior`
-    prior:str='prior',     # name of the episode column with the expected outcome of the task
+def v05(b:Batch,  # episodes; several episodes per group; episodes need the column `prior`
+    prior:str='prior',  # name of the episode column with the expected outcome of the task
     ends:tuple=(-1., 1.),  # the two outcomes there are; the prior is on their scale
-)->Tensor:                 # (action tokens,) float64 advantage; 0 where the outcome is NaN
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the fused baseline of group mean and prior (V0.5, Zhang et al. 2026)."
     v = _check_v05(b, prior, ends)
     middle, half = (ends[1]+ends[0])/2, (ends[1]-ends[0])/2
@@ -70,9 +70,9 @@ def v05_recipe():
         group_size=4)
 
 def more_rollouts(mean,  # mean outcome so far, outcomes being 1 or -1: a number or tensor
-    k,                   # episodes so far, from 1; 4 is the paper's start
-    prior,               # what a frozen model expects, -1 to 1
-    cost:float=.0039,    # price of an episode, in mean squared error of the baseline
+    k,  # episodes so far, from 1; 4 is the paper's start
+    prior,  # what a frozen model expects, -1 to 1
+    cost:float=.0039,  # price of an episode, in mean squared error of the baseline
     cap:int=16)->Tensor:  # most episodes of a task -> int64: how many more to draw on present evidence
     "How many more episodes are worth their cost; in the spirit of V0.5 (Zhang et al. 2026): the look-ahead is ours."
     mean, k, prior = (_number(x) for x in (mean, k, prior))

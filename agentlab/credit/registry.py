@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['estimator']
 
-# %% ../../nbs/credit/registry.ipynb #dc3
+# %% ../../nbs/credit/registry.ipynb #b
 from typing import Callable
 
 def estimator(signal: str,  # the number that is compared
-    peers: str,             # with whose; 'nobody' where there is no comparison
-    spread: str,            # the tokens that get the result
+    peers: str,  # with whose; 'nobody' where there is no comparison
+    spread: str,  # the tokens that get the result
     paper: str,  # authors, year, arXiv number; begins with 'in the spirit of' where the formula is not the authors'
     needs: tuple[str, ...] = ())->Callable:  # 'group', and columns that not every batch has -> a decorator
     "Mark a function as an estimator and let it say what it compares. The function itself stays as it is."

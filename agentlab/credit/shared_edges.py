@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['edge_key', 'salt', 'salt_recipe', 'action_keys']
 
-# %% ../../nbs/credit/08_shared_edges.ipynb #85e
+# %% ../../nbs/credit/08_shared_edges.ipynb #b
 import torch
 from torch import Tensor
 from .registry import estimator
@@ -14,8 +14,8 @@ from ..groups import compare, group_mean, group_min, same, shift
 from ..recipe import recipe
 
 def edge_key(b:Batch,  # episodes; turns need `state` and `action` (any integers)
-    window:int=3,      # pairs of state and action that must agree, the present one included
-)->Tensor:             # (turns,) int64 key: equal where two turns of one group and seat took the same step
+    window:int=3,  # pairs of state and action that must agree, the present one included
+)->Tensor:  # (turns,) int64 key: equal where two turns of one group and seat took the same step
     "The last `window` pairs of state and action, and the state that came next."
     hint = "Give your environment a state in info['state'], or use grpo."
     need(b.turns, 'state', 'salt compares turns by state', hint)
@@ -31,12 +31,12 @@ def edge_key(b:Batch,  # episodes; turns need `state` and `action` (any integers
 @estimator('GRPO advantage of the episode',
     'turns of the task that took the same step: last states, actions and next state', 'every token of the turn',
     'in the spirit of Li et al., 2025, SALT, arXiv 2510.20022', needs=('group', 'state', 'action'))
-def salt(b:Batch,        # episodes; turns need `state` and `action` (any integers)
-    window:int=3,        # pairs of state and action that must agree for two steps to be one
-    scale:str='std',     # of GRPO: 'std' divides by the group's deviation, None does not
+def salt(b:Batch,  # episodes; turns need `state` and `action` (any integers)
+    window:int=3,  # pairs of state and action that must agree for two steps to be one
+    scale:str='std',  # of GRPO: 'std' divides by the group's deviation, None does not
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
     rows:str='episode',  # who votes in GRPO's mean and deviation: 'episode' once each, or 'turn'
-)->Tensor:               # (action tokens,) float64 advantage; 0 where the outcome is NaN
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Mean GRPO advantage of all turns with the same step (in the spirit of SALT, Li et al. 2025; our formula)."
     key, outcome = edge_key(b, window), b.of_turn('outcome')
     worth = compare(outcome, b.of_turn('group', 'seat'), scale, ddof, eps, singleton, b.unit(rows))

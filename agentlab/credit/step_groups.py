@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['turn_returns', 'similar_states', 'gigpo', 'gigpo_recipe']
 
-# %% ../../nbs/credit/01_step_groups.ipynb #d39
+# %% ../../nbs/credit/01_step_groups.ipynb #b
 from difflib import SequenceMatcher
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ def similar_states(b:Batch,  # episodes; turns need `state`, and what it says in
     # least similarity of a text and the first text of its cluster: 2 x matched characters / all characters
     ratio:float=.95,
     faithful:bool=False,  # True: with difflib's shortcut for texts of 200 characters and more, as released
-)->Tensor:                # (turns,) int64 key: equal for turns of one cluster of one group and seat
+)->Tensor:  # (turns,) int64 key: equal for turns of one cluster of one group and seat
     "Greedy clusters of state texts: each joins the first it resembles or opens a new one (GiGPO's released code)."
     need(b.turns, 'state', 'similar_states compares the texts of states',
         "Give your environment a state in info['state'].")
@@ -53,14 +53,14 @@ def _join(clusters, text, ratio, autojunk, number):
 @estimator('discounted return from this turn, plus the outcome',
     'turns of the task in the same state, plus episodes of the task', 'every token of the turn',
     'Feng et al., 2025, GiGPO, arXiv 2505.10978', needs=('group', 'state'))
-def gigpo(b:Batch,          # episodes; turns need `state`
+def gigpo(b:Batch,  # episodes; turns need `state`
     gamma:float=.95, step_weight:float=1.,  # discount per turn; omega: weight of the step comparison
-    scale:str='std',        # both levels: 'std' divides by the peers' deviation, None does not
+    scale:str='std',  # both levels: 'std' divides by the peers' deviation, None does not
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
-    rows:str='turn',        # who votes at the episode level: 'turn' as the authors' code does, 'episode' as eq. 3 says
+    rows:str='turn',  # who votes at the episode level: 'turn' as the authors' code does, 'episode' as eq. 3 says
     similarity:float=None,  # None: only equal states are peers; a number: also states whose texts are that similar
-    faithful:bool=False,    # True, as released: rows='turn', and similarity with difflib's shortcut
-)->Tensor:                  # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    faithful:bool=False,  # True, as released: rows='turn', and similarity with difflib's shortcut
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Episode advantage plus step advantage over repeated states (GiGPO, Feng et al. 2025, eq. 8)."
     need(b.turns, 'state', 'gigpo compares turns by state',
         "Give your environment a state in info['state'], or use grpo.")

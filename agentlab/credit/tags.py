@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['rlvmr', 'rlvmr_recipe']
 
-# %% ../../nbs/credit/05_tags.ipynb #01d
+# %% ../../nbs/credit/05_tags.ipynb #b
 import torch
 from torch import Tensor
 from .registry import estimator
@@ -16,12 +16,12 @@ from ..recipe import recipe
 @estimator('outcome; and meta-reasoning reward of the turn',
     'turns of the same task and seat; and those of them with the same tag', 'every token of the turn',
     'Zhang et al., 2025, RLVMR, arXiv 2507.22844', needs=('group', 'tag', 'meta'))
-def rlvmr(b:Batch,        # episodes; turns need `tag` (integer, -1: none) and `meta` (the reward of the tagged turn)
-    alpha:float=None,     # the paper's form: weight of the episode part, 1-alpha for the tags; None: .5
+def rlvmr(b:Batch,  # episodes; turns need `tag` (integer, -1: none) and `meta` (the reward of the tagged turn)
+    alpha:float=None,  # the paper's form: weight of the episode part, 1-alpha for the tags; None: .5
     step_weight:float=None,  # the code's form: episode part + step_weight * tag part
-    scale:str='std',      # both levels: 'std' divides by the peers' deviation, None does not
+    scale:str='std',  # both levels: 'std' divides by the peers' deviation, None does not
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
-    rows:str='turn',      # who votes at the episode level: 'turn', or 'episode' once each
+    rows:str='turn',  # who votes at the episode level: 'turn', or 'episode' once each
     faithful:bool=False)->Tensor:  # True, as released: step_weight=1 -> (action tokens,) float64 advantage
     "Episode advantage and meta-reasoning reward among turns of the same tag (RLVMR, Zhang et al. 2025)."
     if (alpha is not None) + (step_weight is not None) + faithful > 1:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['turn_number', 'matched_return', 'ui_s1', 'worth_keeping', 'matched_reward', 'ui_s1_recipe', 'cm2', 'cm2_recipe']
 
-# %% ../../nbs/credit/04_turn_numbers.ipynb #a99
+# %% ../../nbs/credit/04_turn_numbers.ipynb #b
 from functools import partial
 import torch
 from torch import Tensor
@@ -28,13 +28,13 @@ def matched_return(b:Batch,  # episodes; turns need `matched` (1: the action was
 @estimator('outcome; and return until the next mismatch',
     'episodes of the same task and seat; and turns of them with the same number', 'every token of the turn',
     'Lu et al., 2025, UI-S1, arXiv 2509.11543', needs=('group', 'matched'))
-def ui_s1(b:Batch,         # episodes; turns need `matched` (1: as the expert, 0: patched)
+def ui_s1(b:Batch,  # episodes; turns need `matched` (1: as the expert, 0: patched)
     gamma:float=.5, step_weight:float=1.,  # discount per turn; omega: weight of the step comparison
-    scale:str='std',       # both levels: 'std' divides by the peers' deviation, None does not
-    ddof:int=1,            # 1: sample deviation; 0: population
-    eps:float=1e-6,        # added to the deviation
-    singleton:str='raw',   # an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
-    rows:str=None,         # who votes at the episode level: 'episode' (also None) or 'turn'
+    scale:str='std',  # both levels: 'std' divides by the peers' deviation, None does not
+    ddof:int=1,  # 1: sample deviation; 0: population
+    eps:float=1e-6,  # added to the deviation
+    singleton:str='raw',  # an episode without peers: 'raw' keeps its outcome, 'zero' gives 0
+    rows:str=None,  # who votes at the episode level: 'episode' (also None) or 'turn'
     # True, as released: the episode level compares each turn's own reward with all turns of the task
     faithful:bool=False)->Tensor:  # (action tokens,) float64 advantage
     "Episode advantage plus the return until the next mismatch among turns of one number (UI-S1, Lu et al. 2025)."
@@ -48,9 +48,9 @@ def ui_s1(b:Batch,         # episodes; turns need `matched` (1: as the expert, 0
     return b.spread(episode + step_weight*step)
 
 def worth_keeping(b:Batch,  # episodes; turns need `matched`
-    gamma:float=.5,         # discount per turn
-    threshold:float=.3,     # the deviation of the first returns must be above this
-)->Tensor:                  # (episodes,) bool, ready for `b.select`
+    gamma:float=.5,  # discount per turn
+    threshold:float=.3,  # the deviation of the first returns must be above this
+)->Tensor:  # (episodes,) bool, ready for `b.select`
     "Episodes of tasks whose first turns had different returns: UI-S1's dynamic filter (Lu et al. 2025)."
     first = turn_number(b) == 0
     spread = group_std(torch.where(first, matched_return(b, gamma), torch.nan), b.of_turn('group', 'seat'), ddof=0)
@@ -59,7 +59,7 @@ def worth_keeping(b:Batch,  # episodes; turns need `matched`
     return keep
 
 def matched_reward(batch: Batch,  # turns need `matched` and `invalid`
-    form: float = .1,   # paid for an action that the environment accepts
+    form: float = .1,  # paid for an action that the environment accepts
     match: float = .9):  # paid for the expert's action -> (turns,) float64
     "UI-S1's pay of a turn: a readable action, and a match with the expert (arXiv 2509.11543); no half matches here."
     matched = need(batch.turns, 'matched', 'matched_reward pays for matches',
@@ -77,10 +77,10 @@ def ui_s1_recipe():
 def cm2(
     # episodes; optional turns columns `failed` (1: the tool failed) and `user_turn` (number of the user's turn)
     b:Batch, scale:str=None,  # None: do not divide (as CM2 trains); 'std': divide by the peers' deviation
-    ddof:int=1,      # 1: sample deviation; 0: population
+    ddof:int=1,  # 1: sample deviation; 0: population
     eps:float=1e-6,  # added to the deviation
-    members:int=5,   # with fewer peers (itself included) the advantage is 0
-)->Tensor:           # (action tokens,) float64 advantage; 0 where the tool failed
+    members:int=5,  # with fewer peers (itself included) the advantage is 0
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the tool failed
     "The turn's own reward against the k-th turns of the same task (CM2, Zhang et al. 2026, turn-level estimator)."
     number = b.turns.user_turn if 'user_turn' in b.turns else turn_number(b)
     turn, peers = same(b.turns.episode, number), same(b.of_turn('group', 'seat'), number)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hl_gauss', 'expected_value', 'hl_gauss_loss', 'clipped_value_loss', 'ValueHead']
 
-# %% ../../nbs/credit/10_value_heads.ipynb #096
+# %% ../../nbs/credit/10_value_heads.ipynb #b
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +17,7 @@ def _check_support(support):
             f'e.g. torch.linspace(0, 1, 102)')
 
 def hl_gauss(targets:Tensor,  # (...,) values to be learned; beyond the support they count as its end
-    support:Tensor,   # (bins+1,) edges of the bins, rising and evenly spaced
+    support:Tensor,  # (bins+1,) edges of the bins, rising and evenly spaced
     ratio:float=.75)->Tensor:  # sigma in bin widths -> (..., bins) probabilities, in the dtype of `targets`
     "The mass in each bin of a normal around every target, renormalised (HL-Gauss, Farebrother et al. 2024)."
     _check_support(support)
@@ -32,14 +32,14 @@ def hl_gauss(targets:Tensor,  # (...,) values to be learned; beyond the support 
     return below.diff()/(below[..., -1:] - below[..., :1])
 
 def expected_value(logits:Tensor, support:Tensor,  # (..., bins); (bins+1,) edges of the bins
-)->Tensor:           # (...,) in the dtype of `logits`
+)->Tensor:  # (...,) in the dtype of `logits`
     "The mean of a categorical value: each bin counts with its middle."
     edges = support.to(logits)
     return logits.softmax(-1) @ ((edges[1:] + edges[:-1])/2)
 
 def hl_gauss_loss(logits:Tensor, targets:Tensor,  # (..., bins); (...,)
     support:Tensor, ratio:float=.75,  # (bins+1,) edges of the bins; sigma in bin widths
-)->Tensor:            # (...,) one loss per target
+)->Tensor:  # (...,) one loss per target
     "Cross-entropy of the predicted histogram with that of the target (HL-Gauss, Farebrother et al. 2024)."
     return -(hl_gauss(targets.detach(), support, ratio).to(logits)*logits.log_softmax(-1)).sum(-1)
 
@@ -56,9 +56,9 @@ def clipped_value_loss(value:Tensor, targets:Tensor,  # (...,) with gradient; (.
 class ValueHead(nn.Module):
     "A value from a hidden state: a histogram trained by HL-Gauss, or a number trained by squared error."
     def __init__(self, hidden:int,  # size of the hidden state
-        bins:int=101,               # of the histogram (51 to 101 are usual); 1: a scalar head
+        bins:int=101,  # of the histogram (51 to 101 are usual); 1: a scalar head
         low:float=0., high:float=1., ratio:float=.75,  # range of the returns; of HL-Gauss: sigma in bin widths
-        through:bool=False):        # True: the gradient goes on into what made the hidden state
+        through:bool=False):  # True: the gradient goes on into what made the hidden state
         super().__init__()
         if bins < 1 or not low < high:
             raise ValueError(f'bins={bins}, low={low}, high={high}: give at least one bin and a range with low < high')

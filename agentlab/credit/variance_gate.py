@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['variance_gated', 'infopo_recipe']
 
-# %% ../../nbs/credit/16_variance_gate.ipynb #266
+# %% ../../nbs/credit/16_variance_gate.ipynb #b
 import math
 import torch
 from torch import Tensor
@@ -19,15 +19,15 @@ from ..recipe import recipe
     'InfoPO, 2026, arXiv 2603.00656', needs=('group', 'gain'))
 def variance_gated(
     b:Batch,  # episodes; turns need `gain`: the intrinsic reward, such as counterfactual_gain(b); 0 means none
-    step_weight:float=.1,   # beta: weight of the intrinsic part
+    step_weight:float=.1,  # beta: weight of the intrinsic part
     temperature:float=.05,  # of the gate, in units of the outcome
-    decay:float=0.,         # the intrinsic part shrinks by exp(-decay*epoch)
-    epoch:int=0,            # number of the pass over the tasks
-    scale:str='std',        # both parts: 'std' divides by the peers' deviation, None does not
+    decay:float=0.,  # the intrinsic part shrinks by exp(-decay*epoch)
+    epoch:int=0,  # number of the pass over the tasks
+    scale:str='std',  # both parts: 'std' divides by the peers' deviation, None does not
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
-    rows:str='episode',     # who votes about outcomes: 'episode' once each, or 'turn'
-    faithful:bool=False,    # True: outcomes are rounded to 4 decimals first, as released
-)->Tensor:                  # (action tokens,) float64 advantage
+    rows:str='episode',  # who votes about outcomes: 'episode' once each, or 'turn'
+    faithful:bool=False,  # True: outcomes are rounded to 4 decimals first, as released
+)->Tensor:  # (action tokens,) float64 advantage
     "Outcome advantage plus gated intrinsic advantage (InfoPO, arXiv 2603.00656)."
     earned = need(b.turns, 'gain', 'variance_gated weighs an intrinsic reward against the outcome',
         'Set it with batch.with_turns(gain=counterfactual_gain(batch)), or use grpo.')

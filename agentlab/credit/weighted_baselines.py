@@ -7,7 +7,7 @@ __all__ = ['opo', 'sum_pi_squared', 'with_sum_pi_squared', 'token_place', 'text_
            'otb_recipe', 'gpg', 'gpg_recipe', 'remax', 'flow_grpo', 'flow_grpo_recipe', 'remax_recipe', 'eapo',
            'eapo_recipe']
 
-# %% ../../nbs/credit/03_weighted_baselines.ipynb #997
+# %% ../../nbs/credit/03_weighted_baselines.ipynb #b
 from collections.abc import Callable
 from functools import partial
 import torch
@@ -22,7 +22,7 @@ from ..recipe import recipe
     'every token of the episode', 'Hao et al., 2025, arXiv 2505.23585', needs=('group',))
 def opo(b:Batch,  # episodes; several episodes per group
     singleton:str='raw',  # a group of one: 'raw' keeps its outcome, 'zero' gives 0
-)->Tensor:        # (action tokens,) float64 advantage; 0 where the outcome is NaN
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the length-weighted mean outcome of the same task and seat (OPO, Hao et al. 2025)."
     if singleton not in ('raw', 'zero'): raise ValueError(f"singleton={singleton!r}: use 'raw' or 'zero'")
     outcome, peers = b.of_turn('outcome'), b.of_turn('group', 'seat')
@@ -39,7 +39,7 @@ def sum_pi_squared(logits:Tensor, temperature:float=1.,  # (tokens, vocabulary);
 
 def with_sum_pi_squared(b:Batch, policy,  # agentlab.policy.Policy: the one that `old_logp` is of
     temperature:float=1., budget:int=4096,  # of the sampler; tokens of one forward pass
-)->Batch:                  # with the token column `sum_pi_squared`
+)->Batch:  # with the token column `sum_pi_squared`
     "One forward pass; a recipe's `columns`."
     return policy.measured(b, temperature, budget, sum_pi_squared=sum_pi_squared)
 
@@ -89,12 +89,12 @@ def otb_recipe():
 
 @estimator('outcome of the episode', 'episodes of the same task and seat', 'every token of the episode',
     'Chu et al., 2025, arXiv 2504.02546', needs=('group',))
-def gpg(b:Batch,          # episodes; several episodes per group
-    alpha:float=None,     # factor; None: episodes over episodes in tasks that are not dead
-    scale:str=None,       # None: do not divide; 'std': divide by the group's deviation
+def gpg(b:Batch,  # episodes; several episodes per group
+    alpha:float=None,  # factor; None: episodes over episodes in tasks that are not dead
+    scale:str=None,  # None: do not divide; 'std': divide by the group's deviation
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
     faithful:bool=False,  # True: as in verl, alpha is episodes over episodes whose outcome is not 0
-)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome minus the mean of its group, times a factor for the groups without a difference (GPG, Chu et al. 2025)."
     if faithful and not (alpha is None and scale is None):
         raise ValueError(f'alpha={alpha}, scale={scale!r}: faithful=True sets both, as the release does; '
@@ -114,7 +114,7 @@ def gpg_recipe():
 @estimator('undiscounted return from this turn on', 'one greedy rollout of the same task', 'the tokens of the turn',
     'Li et al., 2023, arXiv 2310.10505', needs=('greedy',))
 def remax(b:Batch,  # episodes; episodes need `greedy`: the outcome of the greedy rollout of their task
-)->Tensor:          # (action tokens,) float64 advantage; 0 where the outcome or the greedy outcome is NaN
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome or the greedy outcome is NaN
     "Return from this turn on, minus what the greedy rollout of the task earned (ReMax, Li et al. 2023)."
     hint = ('Play every task once with temperature=0 and give each episode its task\'s outcome: '
         'batch.with_episodes(greedy=...).')
@@ -125,9 +125,9 @@ def remax(b:Batch,  # episodes; episodes need `greedy`: the outcome of the greed
 @estimator('outcome of the episode', 'turns of the same task and seat', 'every token of the episode',
     'Li et al., 2025, AgentFlow, arXiv 2510.05592', needs=('group',))
 def flow_grpo(b:Batch,  # episodes; several episodes per group
-    scale:str='std',    # 'std': divide by the deviation over turns; None: do not
+    scale:str='std',  # 'std': divide by the deviation over turns; None: do not
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
-)->Tensor:              # (action tokens,) float64 advantage; 0 where the outcome is NaN
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome against the outcomes of all turns of the same task and seat (Flow-GRPO of AgentFlow, Li et al. 2025)."
     return grpo(b, scale, ddof, eps, singleton, rows='turn')
 
@@ -144,12 +144,12 @@ def remax_recipe():
 
 @estimator('outcome, discounted by the turns still to come', 'turns of the same task and seat',
     'the tokens of the turn', 'Chen et al., 2025, IterResearch, arXiv 2511.07327', needs=('group',))
-def eapo(b:Batch,      # episodes; several episodes per group
+def eapo(b:Batch,  # episodes; several episodes per group
     gamma:float=.995,  # discount per turn
-    scale:str='std',   # 'std': divide by the deviation over turns; None: do not
+    scale:str='std',  # 'std': divide by the deviation over turns; None: do not
     ddof:int=1, eps:float=1e-6, singleton:str='raw',  # as for `compare`
-    rows:str='turn',   # who votes: every 'turn', or every 'episode' once, with the mean of its turns
-)->Tensor:             # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    rows:str='turn',  # who votes: every 'turn', or every 'episode' once, with the mean of its turns
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome discounted to each turn, against all turns of its task and seat (EAPO of IterResearch, Chen et al. 2025)."
     left = recur(torch.ones_like(b.turns.reward), 1., b.turns.episode) - 1  # turns still to come
     return b.spread(compare(b.of_turn('outcome')*gamma**left, b.of_turn('group', 'seat'), scale, ddof, eps, singleton,

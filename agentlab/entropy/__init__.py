@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/entropy/index.ipynb #f86
+# %% ../../nbs/entropy/index.ipynb #b
 from .measures import *
 from .detectors import *
 from .shaping import *

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EntropyHistory', 'entropy_penalty', 'phase_weight', 'epo_schedule', 'log_gradient', 'additive', 'AdaptiveCoefficient']
 
-# %% ../../nbs/entropy/03_control.ipynb #56f
+# %% ../../nbs/entropy/03_control.ipynb #b
 import math
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ class EntropyHistory:
     "EPO's memory: mean entropy of each turn number over all steps, this one too (turn column `entropy_history`)."
     def __init__(self, policy=None, seed:int=0,  # as every memory is made; not used
         faithful:bool=False,  # True, as released: each step's list is padded with zeros on the left
-        max_turns:int=50):    # length of that list
+        max_turns:int=50):  # length of that list
         self.faithful, self.max_turns = faithful, max_turns
         self.total, self.steps, self.fresh = (torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64),
             None)
@@ -56,8 +56,8 @@ class EntropyHistory:
         self.total, self.steps, self.fresh = tensors['total'].clone(), tensors['steps'].clone(), None
 
 def entropy_penalty(entropy:Tensor,  # (action tokens,) of the policy in training, with gradient
-    history:Tensor,       # (action tokens,) what the token's turn number has had; NaN: no penalty
-    alpha:float=None,     # height of the step (faithful), or slope outside the range; None: .1 (ALFWorld) or 2
+    history:Tensor,  # (action tokens,) what the token's turn number has had; NaN: no penalty
+    alpha:float=None,  # height of the step (faithful), or slope outside the range; None: .1 (ALFWorld) or 2
     low:float=.8, high:float=1.2,  # the range, as factors of the history
     faithful:bool=False)->Tensor:  # True, as released: a constant, so without a gradient -> (action tokens,) nats
     "How far entropy is outside the range that history allows (EPO, Xu et al. 2025)."
@@ -105,9 +105,9 @@ metric('entropy_coef', 'weight of the entropy in the loss, where a memory steers
 class AdaptiveCoefficient:
     "Memory of an entropy coefficient that follows a target (token column `entropy_coef`; row entry `entropy_coef`)."
     def __init__(self, policy=None, seed:int=0,  # as every memory is made; not used
-        target:float=.3,         # nats a token
-        rule=log_gradient,       # (coefficient, entropy, target) -> next coefficient; functools.partial sets its step
-        start:float=.001,        # coefficient of the first step
+        target:float=.3,  # nats a token
+        rule=log_gradient,  # (coefficient, entropy, target) -> next coefficient; functools.partial sets its step
+        start:float=.001,  # coefficient of the first step
         low:float=1e-6, high:float=.1,  # bounds of the coefficient
         only_below:bool=False):  # True: no bonus in a step whose batch is above the target
         if not 0 <= low <= start <= high:

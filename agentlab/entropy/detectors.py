@@ -6,7 +6,7 @@
 __all__ = ['Finding', 'collapse', 'explosion', 'dead', 'turn_gap', 'repeated_actions', 'repeated_words', 'repetition', 'row_of',
            'detect']
 
-# %% ../../nbs/entropy/01_detectors.ipynb #943
+# %% ../../nbs/entropy/01_detectors.ipynb #b
 import math
 from dataclasses import dataclass
 import torch
@@ -18,12 +18,12 @@ from ..groups import group_constant, group_count, group_max, group_mean, rank, s
 @dataclass(frozen=True)
 class Finding:
     "What a detector saw."
-    name: str         # of the detector
-    step: int         # at which it was sure
-    value: float      # what it measured there
+    name: str  # of the detector
+    step: int  # at which it was sure
+    value: float  # what it measured there
     threshold: float  # what it compared that with
-    sentence: str     # what was seen, for a person
-    remedy: str       # what to try
+    sentence: str  # what was seen, for a person
+    remedy: str  # what to try
     def __str__(self): return f'{self.name} at step {self.step}: {self.sentence} {self.remedy}'
 
 def _series(rows, name):
@@ -54,10 +54,10 @@ def _found(rows, name, at, value, threshold, sentence, remedy):
         sentence(at), remedy(at) if callable(remedy) else remedy)]
 
 def collapse(rows:list, share:float=.1,  # rows of a run: entropy, success, step; of the level at the start
-    floor:float=.01,     # nats: below this nothing is open, whatever the start was
-    solved:float=.9,     # from this success on, low entropy is no fault
+    floor:float=.01,  # nats: below this nothing is open, whatever the start was
+    solved:float=.9,  # from this success on, low entropy is no fault
     window:int=5, patience:int=3,  # rows whose median is the level; rows in a row
-)->list:                 # of Finding; empty: none seen
+)->list:  # of Finding; empty: none seen
     "Entropy has gone although the tasks are not solved."
     now, success = _level(_series(rows, 'entropy'), window), _level(_series(rows, 'success'), window)
     start = now[~now.isnan()][:1].expand(len(now)) if (~now.isnan()).any() else now
@@ -82,7 +82,7 @@ def explosion(rows:list, factor:float=2.,  # rows of a run: entropy, step; times
 
 def dead(rows:list, share:float=.75,  # rows of a run: dead_groups, success, step; of the groups
     window:int=5, patience:int=3,  # rows whose median is the level; rows in a row
-)->list:              # of Finding; empty: none seen
+)->list:  # of Finding; empty: none seen
     "Most groups have equal outcomes, so that nothing is learned from them."
     now, success = _level(_series(rows, 'dead_groups'), window), _level(_series(rows, 'success'), window)
     easy = lambda i: bool(success[i] >= .5)
@@ -95,10 +95,10 @@ def dead(rows:list, share:float=.75,  # rows of a run: dead_groups, success, ste
         + ' Sampling until enough groups differ keeps the batch full.')
 
 def turn_gap(rows:list,  # rows of a run: entropy_by_turn, step
-    factor:float=3.,     # most open turn number over the least open one
-    margin:float=.2,     # nats between them, at least
+    factor:float=3.,  # most open turn number over the least open one
+    margin:float=.2,  # nats between them, at least
     window:int=5, patience:int=3,  # rows whose median is the level of a turn number; rows in a row
-)->list:                 # of Finding; empty: none seen
+)->list:  # of Finding; empty: none seen
     "The choice is much more open in one turn number than in another."
     lists = [row.get('entropy_by_turn') or [] for row in rows]
     width = max(map(len, lists), default=0)
@@ -161,7 +161,7 @@ def row_of(batch:Batch)->dict:  # played episodes; tokens need `entropy` -> a ro
         entropy_by_turn=profile.entropy.tolist(), dead_groups=1 - len(alive)/max(len(groups.unique()), 1))
 
 def detect(rows:list=(),  # rows of a run
-    batch:Batch=None,     # played episodes; None: none
+    batch:Batch=None,  # played episodes; None: none
     of_rows=(collapse, explosion, dead, turn_gap),  # detectors of rows; functools.partial sets a threshold
     of_batch=(repetition,))->list:  # detectors of a batch -> of Finding, earliest first
     "Everything that the detectors saw."

@@ -6,7 +6,7 @@
 __all__ = ['token_entropy', 'turn_entropy', 'after_response', 'entropy_rise', 'episode_entropy', 'entropy_by_part', 'TopK',
            'top_k_entropy', 'turn_profile', 'run_profile', 'perplexity', 'covariance', 'predicted_change']
 
-# %% ../../nbs/entropy/00_measures.ipynb #855
+# %% ../../nbs/entropy/00_measures.ipynb #b
 import math
 from typing import NamedTuple
 import torch
@@ -23,24 +23,24 @@ def token_entropy(batch:Batch,  # tokens need `entropy`
 
 def turn_entropy(batch:Batch,  # tokens need `entropy`
     first:int=None,  # only the first so many tokens of each turn; None: all
-)->Tensor:           # (turns,) float64, nats a token; NaN for a turn without tokens
+)->Tensor:  # (turns,) float64, nats a token; NaN for a turn without tokens
     "Mean entropy of the tokens of each turn."
     return _of_turns(batch, _only(batch, token_entropy(batch), first))
 
 def after_response(batch:Batch, first:int=20,  # tokens need `entropy`; tokens to look at
-)->Tensor:         # (turns,) float64, nats a token; NaN for the first turn of an episode, which answers the task
+)->Tensor:  # (turns,) float64, nats a token; NaN for the first turn of an episode, which answers the task
     "Mean entropy of the first tokens after the environment (or a tool) has answered."
     return torch.where(_opening(batch) == torch.arange(len(batch.turns), device=batch.turns.t.device), math.nan,
         turn_entropy(batch, first))
 
 def entropy_rise(batch:Batch, first:int=20,  # tokens need `entropy`; tokens to look at
-)->Tensor:         # (turns,) float64, nats a token; NaN for the first turn of an episode
+)->Tensor:  # (turns,) float64, nats a token; NaN for the first turn of an episode
     "How much more open the choice is after a response than at the episode's beginning (what ARPO branches on)."
     return after_response(batch, first) - turn_entropy(batch, first)[_opening(batch)]
 
 def episode_entropy(batch:Batch,  # tokens need `entropy`
     rows:str='token',  # what counts once: 'token', or 'turn' with its mean
-)->Tensor:             # (episodes,) float64, nats a token; NaN for an episode without tokens
+)->Tensor:  # (episodes,) float64, nats a token; NaN for an episode without tokens
     "Mean entropy of each episode."
     x, episode = token_entropy(batch), batch.turns.episode[batch.action_turn]
     return _at(group_mean(x, episode, _unit(batch, rows)), episode, len(batch))
@@ -81,8 +81,8 @@ def entropy_by_part(batch:Batch,  # tokens need `entropy` and `part`
 class TopK(NamedTuple):
     "Entropy from the most likely tokens alone, nats: each (tokens,) float64."
     partial: Tensor  # sum over the known tokens: never above the entropy
-    low: Tensor      # least entropy that a distribution with this top can have
-    high: Tensor     # most entropy that it can have
+    low: Tensor  # least entropy that a distribution with this top can have
+    high: Tensor  # most entropy that it can have
 
 def top_k_entropy(logps:Tensor,  # (tokens, k) log-probabilities of the k most likely tokens, in any order
     vocabulary:int)->TopK:  # number of tokens in the vocabulary
@@ -102,10 +102,10 @@ def top_k_entropy(logps:Tensor,  # (tokens, k) log-probabilities of the k most l
     return TopK(partial, low, partial + torch.special.entr(rest) + rest*math.log(max(others, 1)))
 
 def turn_profile(batch:Batch,  # tokens need `entropy`
-    first:int=None,      # only the first so many tokens of each turn; None: all
-    rows:str='token',    # what counts once: 'token', or 'turn' with its mean
+    first:int=None,  # only the first so many tokens of each turn; None: all
+    rows:str='token',  # what counts once: 'token', or 'turn' with its mean
     number:Tensor=None,  # (turns,) whole numbers to group turns by; None: turns.t
-)->Table:                # a row for each turn number that has an entropy: t, entropy (nats a token), tokens, turns
+)->Table:  # a row for each turn number that has an entropy: t, entropy (nats a token), tokens, turns
     "Mean entropy by turn number."
     number = batch.turns.t if number is None else number
     if len(number) != len(batch.turns):
@@ -138,7 +138,7 @@ def covariance(logp:Tensor,  # (action tokens,) log-probability of the tokens th
     # (action tokens,) integer keys inside which means are taken, such as the state; None: one mean for all, as released
     by:Tensor=None,
     counts:Tensor=None,  # (action tokens,) bool: tokens that count, such as batch.action('weight') > 0; None: all
-)->Tensor:               # (action tokens,) float64; 0 for tokens that do not count and for a key's only token
+)->Tensor:  # (action tokens,) float64; 0 for tokens that do not count and for a key's only token
     "Each token's share of the covariance of log-probability and advantage (Cui et al. 2025)."
     check_flat(logp=logp, advantage=advantage, by=by, counts=counts)
     if len(logp) != len(advantage):

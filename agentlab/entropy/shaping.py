@@ -6,7 +6,7 @@
 __all__ = ['aepo_advantage', 'entropy_threshold', 'high_entropy_tokens', 'forking_tokens_recipe', 'high_entropy_steps', 'merged',
            'dcpo_advantage', 'first_state', 'OutcomeHistory', 'spread_weighted', 'kept_weighted']
 
-# %% ../../nbs/entropy/02_shaping.ipynb #5ef
+# %% ../../nbs/entropy/02_shaping.ipynb #b
 import math
 import torch
 from torch import Tensor
@@ -27,10 +27,10 @@ def _counted(batch):
     "(action tokens,) float64 entropy of tokens in the loss; NaN for the others."
     return torch.where(batch.action('weight') > 0, token_entropy(batch), math.nan)
 
-def aepo_advantage(batch:Batch,              # tokens need `entropy`
+def aepo_advantage(batch:Batch,  # tokens need `entropy`
     advantage:Tensor, coefficient:float=.2,  # c: what one standard deviation of entropy is worth
     faithful:bool=False,  # True, as released: silent without entropies, NaN for a single token, signs may flip
-)->Tensor:                                   # (action tokens,)
+)->Tensor:  # (action tokens,)
     "Advantage times 1 + c*(z-score of entropy), scope: the batch (entropy-aware, AEPO, Dong et al. 2025)."
     advantage = _checked(batch, advantage)
     if faithful and 'entropy' not in batch.tokens: return advantage
@@ -41,7 +41,7 @@ def aepo_advantage(batch:Batch,              # tokens need `entropy`
     return advantage * (factor if faithful else factor.clamp(min=0)).to(advantage)
 
 def entropy_threshold(batch:Batch, share:float=.2,  # tokens need `entropy`; of tokens at or above it
-)->float:            # nats; NaN where no token counts
+)->float:  # nats; NaN where no token counts
     "The entropy that a share of the tokens in the loss reaches, linearly interpolated."
     if not 0 < share <= 1:
         raise ValueError(f'share={share}: it is the share of tokens to keep; use a number above 0, at most 1')
@@ -52,7 +52,7 @@ def entropy_threshold(batch:Batch, share:float=.2,  # tokens need `entropy`; of 
     low = math.floor(place)
     return float(ordered[low].lerp(ordered[min(low+1, len(ordered)-1)], place-low))
 
-def high_entropy_tokens(batch:Batch,   # tokens need `entropy`
+def high_entropy_tokens(batch:Batch,  # tokens need `entropy`
     advantage:Tensor, share:float=.2)->Tensor:  # rho: share of tokens to keep -> (action tokens,); 0 at dropped tokens
     "Advantage of the tokens of highest entropy, scope: the batch (Wang et al. 2025, the 80/20 rule, as in TRL)."
     return torch.where(_counted(batch) >= entropy_threshold(batch, share), _checked(batch, advantage), 0)
@@ -64,7 +64,7 @@ def forking_tokens_recipe():
     return dict(credit=grpo, shape=high_entropy_tokens, objective_args=dict(low=.2, high=.28))
 
 def high_entropy_steps(batch:Batch, advantage:Tensor, share:float=.8,  # tokens need `entropy`; of turns to keep
-)->Tensor:                             # (action tokens,); 0 in dropped turns
+)->Tensor:  # (action tokens,); 0 in dropped turns
     "Advantage of the turns of highest mean entropy, scope: the batch (in the spirit of DART, Li et al. 2025)."
     if not 0 < share <= 1:
         raise ValueError(f'share={share}: it is the share of turns to keep; use a number above 0, at most 1')
@@ -86,7 +86,7 @@ def merged(seen:Tensor, mean:Tensor, std:Tensor,  # earlier visits: how many, me
 def dcpo_advantage(
     batch:Batch, # episodes need `seen`, `seen_mean`, `seen_std`: visits of the task before this one, see OutcomeHistory
     advantage:Tensor=None,  # not used: outcomes are credited anew; here so that all shapes are called alike
-)->Tensor:                  # (action tokens,) float64; 0 where the outcome is NaN
+)->Tensor:  # (action tokens,) float64; 0 where the outcome is NaN
     "Outcomes standardised by this visit and by all visits, the smaller of two mixtures (DCPO, Yang et al. 2025)."
     for name in ('seen', 'seen_mean', 'seen_std'):
         need(batch.episodes, name, 'dcpo_advantage compares with earlier visits of the task',
@@ -152,7 +152,7 @@ def spread_weighted(batch:Batch, advantage:Tensor, eps:float=1e-6,  # added to t
     return _checked(batch, advantage) * batch.spread(factor[batch.turns.episode]).to(advantage)
 
 def kept_weighted(batch:Batch, advantage:Tensor,  # (action tokens,)
-    keep=None,       # batch -> (episodes,) bool: the filter whose share is taken; None: groups whose outcomes differ
+    keep=None,  # batch -> (episodes,) bool: the filter whose share is taken; None: groups whose outcomes differ
     power:float=1.)->Tensor:  # of the share; .5 for its root -> (action tokens,)
     "Advantage times the share of groups that a filter keeps, scope: the groups of the batch (RAGEN-2)."
     e = batch.episodes

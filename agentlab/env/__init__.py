@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['envs', 'games', 'load_env']
 
-# %% ../../nbs/env/index.ipynb #bd9
+# %% ../../nbs/env/index.ipynb #b
 from importlib import import_module
 from types import ModuleType
 from ..settings import called, door, imported

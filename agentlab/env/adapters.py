@@ -9,7 +9,7 @@ __all__ = ['colour', 'Lent', 'plain', 'printed', 'described', 'Guided', 'Borrowe
            'written', 'opened', 'bare', 'TextWorld', 'from_textworld', 'Typed', 'fields_told', 'OpenEnv',
            'from_openenv', 'schema_of', 'connected', 'Played', 'environment_factory']
 
-# %% ../../nbs/env/18_adapters.ipynb #218
+# %% ../../nbs/env/18_adapters.ipynb #b
 import copy, json, random, re
 from collections import Counter
 from contextlib import contextmanager
@@ -116,7 +116,7 @@ def grid_told(seen:dict  # an observation of MiniGrid: image (width, height, 3),
         *[f'You see: {", ".join(f"{called(*at)} {place(*at)}" for at in far)}.']*bool(far)])
 
 def documented(inner  # a Gymnasium environment without wrappers
-)->dict:              # number of an action -> (its name, what it does; '' where that is not said)
+)->dict:  # number of an action -> (its name, what it does; '' where that is not said)
     "The actions as the section Action Space of its documentation lists them, with dashes or in a table."
     section = re.search(r'^\s*#+ *Action Space(.*?)(?=^\s*#|\Z)', type(inner).__doc__ or '', re.M | re.S)
     text = section[1] if section else ''
@@ -184,12 +184,12 @@ class Gymnasium(Borrowed):
     def facts(self): return dict(legal=[] if self.over else self.legal(), state=plain(self.seen))
 
 def from_gymnasium(env,  # a Gymnasium environment with discrete actions, or its id
-    words:list=None,     # a text for each action, in order; None: what the package calls them, see `action_words`
-    text=None,           # function (observation, env) -> what the agent reads; None: `drawn`
-    success=None,        # function (reward, terminated, info) -> bool, asked after each step; None: `ended_well`
-    penalty:float=0.,    # reward for a text that cannot be played
-    horizon:int=None,    # most turns, invalid ones included; None: no limit beside the environment's own
-    guide:str=None,      # what a reader is told; None: what the environment says of itself, and the words
+    words:list=None,  # a text for each action, in order; None: what the package calls them, see `action_words`
+    text=None,  # function (observation, env) -> what the agent reads; None: `drawn`
+    success=None,  # function (reward, terminated, info) -> bool, asked after each step; None: `ended_well`
+    penalty:float=0.,  # reward for a text that cannot be played
+    horizon:int=None,  # most turns, invalid ones included; None: no limit beside the environment's own
+    guide:str=None,  # what a reader is told; None: what the environment says of itself, and the words
     **options)->Gymnasium:  # for `gymnasium.make`, where env is an id; it draws in characters where it can
     "One of our environments out of one of Gymnasium's; a task is the `options` dictionary of its reset."
     if isinstance(env, str):
@@ -283,10 +283,10 @@ def seated(make)->TextArena:  # function: seats -> TextArena
     raise max(faults, key=lambda error: (not isinstance(error, AssertionError), len(str(error))))
 
 def from_textarena(game,  # its id, such as 'TicTacToe-v0', or a function that makes one
-    seats:int=2,          # how many play; the id does not say; None: the first of 2, 1, 3, 4, 5, 6 that it begins with
-    legal=None,           # function: text -> list of legal texts; None: `available_moves`
-    state=None,           # function: (game, number of the seat) -> what this seat can know; None: no state
-    guide:str=None,       # what a reader is told; None: that the first text tells the rules
+    seats:int=2,  # how many play; the id does not say; None: the first of 2, 1, 3, 4, 5, 6 that it begins with
+    legal=None,  # function: text -> list of legal texts; None: `available_moves`
+    state=None,  # function: (game, number of the seat) -> what this seat can know; None: no state
+    guide:str=None,  # what a reader is told; None: that the first text tells the rules
     **options)->TextArena:  # for `textarena.make`, where game is an id
     "One of our environments out of one of TextArena's; seats are 'player0', 'player1', ..."
     if seats is None: return seated(partial(from_textarena, game, legal=legal, state=state, guide=guide, **options))
@@ -378,9 +378,9 @@ class OpenSpiel(Guided, SeatedGame):
         return twin
 
 def from_openspiel(game,  # a game, or its name, such as 'kuhn_poker', by which simultaneous ones become sequential ones
-    text=None,            # function: (state, number of the seat) -> what the seat reads; None: what it can see
+    text=None,  # function: (state, number of the seat) -> what the seat reads; None: what it can see
     forfeit:float=None,  # what a seat is paid for an illegal text; None: the least of the game; the others get the most
-    guide:str=None,       # what a reader is told; None: the game's name and its first moves
+    guide:str=None,  # what a reader is told; None: the game's name and its first moves
     **options)->OpenSpiel:  # parameters of the game, where it is a name, such as board_size=5
     "One of our games out of one of OpenSpiel's; seats are 'player0', 'player1', ..."
     if isinstance(game, str):
@@ -391,7 +391,7 @@ def from_openspiel(game,  # a game, or its name, such as 'kuhn_poker', by which 
 
 def written(seed:int, folder:str='runs/textworld',  # where games are kept
     **options  # attributes of `textworld.GameOptions`: nb_rooms, nb_objects, quest_length, ...
-)->str:        # path of the compiled game
+)->str:  # path of the compiled game
     "Write and compile a TextWorld game, once."
     textworld = needed('textworld', 'textworld')
     path = Path(folder)/f"{'-'.join(['game', *(f'{name}{x}' for name, x in sorted(options.items())), str(seed)])}.z8"
@@ -446,9 +446,9 @@ class TextWorld(Borrowed):
 
 def from_textworld(
     games:list=None,  # paths of compiled games, or a pattern; None or '': a new one is written for each seed
-    horizon:int=50,   # most turns
-    start=None,       # function: path -> TextWorld environment; None: `opened`
-    guide:str=None,   # what a reader is told; None: the commands of a text adventure
+    horizon:int=50,  # most turns
+    start=None,  # function: path -> TextWorld environment; None: `opened`
+    guide:str=None,  # what a reader is told; None: the commands of a text adventure
     **options)->TextWorld:  # for `written`, where games is None: folder, nb_rooms, nb_objects, quest_length, ...
     "One of our environments out of TextWorld's games; a task is the path of a game."
     if isinstance(games, str): games = sorted(glob(games, recursive=True)) if games else None
@@ -525,10 +525,10 @@ class OpenEnv(Borrowed):
             dict(state=plain(self.state(self.inner, self.seen))))
 
 def from_openenv(make,  # function that makes an environment or a synchronous client; or the address of a server
-    action=None,        # function: text -> the environment's action; raises ValueError for what is none
-    text=None,          # function: observation -> what the agent reads
-    success=None,       # function (reward, done, observation) -> bool; None: `ended_well`
-    state=None,         # function (environment, observation) -> what the agent is in; None: no state
+    action=None,  # function: text -> the environment's action; raises ValueError for what is none
+    text=None,  # function: observation -> what the agent reads
+    success=None,  # function (reward, done, observation) -> bool; None: `ended_well`
+    state=None,  # function (environment, observation) -> what the agent is in; None: no state
     penalty:float=0., horizon:int=None,  # reward for a text that is no action; most turns
     guide:str=None)->OpenEnv:  # what a reader is told; None: how to act, and the documentation of `action`
     "One of our environments out of one of OpenEnv's; a task is a dictionary of further arguments of its reset."
@@ -561,7 +561,7 @@ def connected(address:str):
 
 class Played:
     "What `environment_factory` returns is a subclass of this; `act` is its one tool."
-    _make = None     # function that makes the environment
+    _make = None  # function that makes the environment
     _reader = False  # whether its guide stands before the first text
     def __init__(self):
         made = as_reader(self._make()) if self._reader else self._make()
@@ -593,6 +593,6 @@ class Played:
 
 def environment_factory(make,  # function that makes an environment of one seat
     reader:bool=False  # True: for a model that reads any text: the guide stands before the first observation
-)->type:               # class for `GRPOTrainer(environment_factory=...)`
+)->type:  # class for `GRPOTrainer(environment_factory=...)`
     "Let TRL play our environment: one tool `act`, and the sum of its rewards."
     return type(getattr(make, '__name__', 'Played'), (Played,), dict(_make=staticmethod(make), _reader=reader))

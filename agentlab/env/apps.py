@@ -7,7 +7,7 @@ __all__ = ['data', 'manual', 'forms', 'parameters', 'signatures', 'looks', 'vari
            'draw_tables', 'subjects', 'asked', 'draw_task', 'line', 'Held', 'begun', 'parse', 'changed', 'checked',
            'solve', 'Apps']
 
-# %% ../../nbs/env/29_apps.ipynb #797
+# %% ../../nbs/env/29_apps.ipynb #b
 import copy, json, math, re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -72,8 +72,8 @@ def line(row:dict)->str: return ' '.join(f'{name} {value}' for name, value in ro
 @dataclass
 class Held:
     "What the apps of an episode hold, and their calls, which raise ToolError, with a remedy, for what they refuse."
-    tables:dict        # table -> id -> row
-    spoken:dict        # name of a call -> its word in this world
+    tables:dict  # table -> id -> row
+    spoken:dict  # name of a call -> its word in this world
     opened:set = field(default_factory=set)  # apps with a login that was made
     saved:dict = None  # tables of the bank as they were at `begin`
     def act(self, name:str, given:dict)->str:
@@ -182,10 +182,10 @@ class Apps(Toolbox):
     max_tokens = 16  # of a call of the tiny model; `agentlab train` gives so many
     grammar, guide = data['guide'][1], guide_text(*data['guide'])
     def __init__(self, level:int=2,  # 1: one thing; 2: chains across apps; 3: longer ones, and all or nothing
-        horizon:int=14,      # most turns; the longest chain of level 3 takes 13
-        renamed:bool=True,   # the calls that write have other words in each world: the documentation tells them
-        sparse:bool=False,   # True: 1 for success, else 0
-        penalty:float=0.,    # taken off for each call that failed; never below 0
+        horizon:int=14,  # most turns; the longest chain of level 3 takes 13
+        renamed:bool=True,  # the calls that write have other words in each world: the documentation tells them
+        sparse:bool=False,  # True: 1 for success, else 0
+        penalty:float=0.,  # taken off for each call that failed; never below 0
         split:str='train'):  # which tasks `reset` draws
         check_whole(1, 3, level=level)
         if not (is_finite(penalty) and penalty >= 0): raise ValueError(f'penalty={penalty!r}: give a number from 0')

@@ -9,7 +9,7 @@ __all__ = ['patterns', 'fillers', 'sorts', 'levels', 'words', 'frame', 'counted'
            'consistency', 'spelled', 'numbers', 'detail', 'read_put', 'slips', 'puts', 'vocabulary', 'check_bug',
            'BugRepair', 'InjectBug', 'solver_task', 'BugWork']
 
-# %% ../../nbs/env/19_bug_repair.ipynb #6ec
+# %% ../../nbs/env/19_bug_repair.ipynb #b
 import ast, copy, re
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -140,9 +140,9 @@ def failing(found:tuple, expected:tuple)->tuple:
 @dataclass(frozen=True)
 class Artifact:
     "A bug, as its author hands it over."
-    program:str       # the original
-    expected:tuple    # what each test expects, as text
-    diff:tuple        # (place, old word, new word), in the order in which they are replaced
+    program:str  # the original
+    expected:tuple  # what each test expects, as text
+    diff:tuple  # (place, old word, new word), in the order in which they are replaced
     dropped:tuple=()  # numbers of the tests that were taken away
 
 def changed(program:str, diff:tuple)->str:  # (place, old word, new word), ...
@@ -248,8 +248,8 @@ class BugRepair(Drawn, TextEnv):
         f'and nothing else.')
     def __init__(self, level:int=1,  # bugs are in 1: marks; 2: also numbers; 3: also names
         horizon:int=5, details:int=2,  # most turns; failing tests that are told about at once
-        changes:int=1,       # words that are replaced in the bugs that `reset` draws
-        tester=None,         # program -> what each test finds; None: a `Tester`. Clones share it
+        changes:int=1,  # words that are replaced in the bugs that `reset` draws
+        tester=None,  # program -> what each test finds; None: a `Tester`. Clones share it
         split:str='train'):  # which programs `reset` draws: 'train', 'demo' or 'test'
         check_whole(1, 3, level=level)
         check_whole(1, 100, horizon=horizon)
@@ -331,9 +331,9 @@ class InjectBug(Drawn, TextEnv):
         f'line that is named. {counted}', grammar, 'put - at 1')
     def __init__(self,
         level:int=1,  # which words may be replaced, by others of their sort; 1: marks, 2: also numbers, 3: also names
-        horizon:int=4,       # most turns
+        horizon:int=4,  # most turns
         allowed:tuple=None,  # these words may be put anywhere instead; ('_',): code can only be removed
-        tester=None,         # program -> what each test finds; None: a `Tester`. Clones share it
+        tester=None,  # program -> what each test finds; None: a `Tester`. Clones share it
         split:str='train'):  # which programs `reset` draws
         check_whole(2, 100, horizon=horizon)  # a word and the end
         check_whole(1, 3, level=level)

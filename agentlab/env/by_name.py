@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['families', 'Family', 'family', 'family_of', 'parts_of', 'env_by_name']
 
-# %% ../../nbs/env/23_by_name.ipynb #545
+# %% ../../nbs/env/23_by_name.ipynb #b
 import re
 from ast import literal_eval
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from ..settings import called, in_words
 class Family(NamedTuple):
     "Worlds of one package, by name."
     make:Callable  # (name, **options) -> environment
-    extra:str      # what pip installs for it
-    example:str    # a name that works where that is installed
+    extra:str  # what pip installs for it
+    example:str  # a name that works where that is installed
 
 families:dict[str, Family] = {}  # word before the colon -> whose worlds it names
 
@@ -36,7 +36,7 @@ def family(word:str, extra:str,  # before the colon; what pip installs: 'agentla
     return register
 
 def family_of(name:str  # of an environment
-)->str:                 # the word before its colon; '' where that is none of ours, nor of an installed package
+)->str:  # the word before its colon; '' where that is none of ours, nor of an installed package
     "Whose world a name means. An entry point `word = package.module:function` is loaded when it is asked for."
     word, colon, _ = str(name).partition(':')
     if not colon or word in families: return word*bool(colon)
@@ -48,7 +48,7 @@ def family_of(name:str  # of an environment
     return word if word in families else ''
 
 def parts_of(name:str  # 'gym:FrozenLake-v1?is_slippery=False'
-)->tuple:              # (name there, options): 'FrozenLake-v1', dict(is_slippery=False)
+)->tuple:  # (name there, options): 'FrozenLake-v1', dict(is_slippery=False)
     "The name without its word, and the options: numbers, True, None, lists are read as Python writes them."
     def value(text:str):
         try: return literal_eval(text)

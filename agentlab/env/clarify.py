@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['values', 'needs', 'requests', 'Clarify', 'check_request']
 
-# %% ../../nbs/env/05_clarify.ipynb #ff4
+# %% ../../nbs/env/05_clarify.ipynb #b
 import copy, itertools
 from functools import lru_cache
 from random import Random
@@ -21,7 +21,7 @@ needs = dict(table=('day', 'people', 'place'), taxi=('hour', 'people', 'place'),
 
 @lru_cache
 def requests(split:str  # 'train', 'demo' or 'test'
-)->list:                # of dict(kind, wanted, told): what is meant, and which facts the request says
+)->list:  # of dict(kind, wanted, told): what is meant, and which facts the request says
     "Every task of a split: what is wanted belongs to one, whatever is told. Shared between callers: do not change it."
     wanted = [(kind, choice) for kind, facts in needs.items()
         for choice in itertools.product(*(values[fact] for fact in facts))]

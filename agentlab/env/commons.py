@@ -6,7 +6,7 @@
 __all__ = ['ACTIONS', 'Seen', 'society', 'Gathering', 'Commons', 'Cleanup', 'Program', 'self_play', 'sparse', 'dense',
            'Synthesis']
 
-# %% ../../nbs/env/39_commons.ipynb #102
+# %% ../../nbs/env/39_commons.ipynb #b
 from collections import namedtuple
 from collections.abc import Callable
 from itertools import takewhile

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['cues', 'doors', 'noises', 'check_rule', 'check_cue_task', 'CueDoor']
 
-# %% ../../nbs/env/09_cue_door.ipynb #206
+# %% ../../nbs/env/09_cue_door.ipynb #b
 import itertools
 from random import Random
 from .protocol import Drawn, TextEnv, check_split, guide_text, listed, split_of, tidy

@@ -6,7 +6,7 @@
 __all__ = ['goods', 'columns', 'whole', 'deeds', 'sums', 'tool_for', 'draw_errand', 'errand', 'store_of', 'as_script', 'as_notes',
            'Errands']
 
-# %% ../../nbs/env/23_errands.ipynb #471
+# %% ../../nbs/env/23_errands.ipynb #b
 import re
 from functools import lru_cache
 from random import Random
@@ -81,7 +81,7 @@ class Errands(Toolbox):
     deadline = True  # whoever has not answered in time has lost
     max_tokens = 16  # of a call of the tiny model; `agentlab train` gives so many
     def __init__(self, horizon:int=2,  # most turns: a call and the answer
-        spaced:bool=True,    # numbers digit by digit, for a word-level model; False: as usual
+        spaced:bool=True,  # numbers digit by digit, for a word-level model; False: as usual
         split:str='train'):  # which tasks `reset` draws
         check_whole(2, horizon=horizon)  # a call and the answer
         box = [python_code(sandbox=MontySandbox(seconds=1., megabytes=32, output=200), description='Compute.'),

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['relations', 'chatter', 'subjects', 'values', 'Facts']
 
-# %% ../../nbs/env/26_facts.ipynb #b7d
+# %% ../../nbs/env/26_facts.ipynb #b
 from random import Random
 from .protocol import check_split, environment, guide_text
 from .two_seats import SeatedGame, different_tasks, draw_task
@@ -20,7 +20,7 @@ class Facts(SeatedGame):
     grammar = 'Write add, update NUMBER, delete NUMBER or noop, and nothing else.'
     def __init__(self, sessions:int=5, places:int=3,  # facts of a game; entries that the bank holds
         replaced:float=.4, chat:float=.25,  # shares of the facts that replace an older one, and of chatter
-        linked:bool=False,   # True: an expert manages all facts but the last, which half the questions are about
+        linked:bool=False,  # True: an expert manages all facts but the last, which half the questions are about
         seats:tuple=('manager', 'answerer'),  # or ('manager',): a script answers by the newest entry that fits
         split:str='train'):  # which games `reset` draws: 'train', 'demo' or 'test'
         super().__init__()

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ranges', 'GuessNumber']
 
-# %% ../../nbs/env/02_guess.ipynb #b58
+# %% ../../nbs/env/02_guess.ipynb #b
 from random import Random
 from .protocol import TextEnv, check_split, check_whole, guide_text, noisy, sampled, split_of, tidy
 from .tools import tool
@@ -23,7 +23,7 @@ class GuessNumber(TextEnv):
     tools = [tool('guess', 'Guess the number; the answer says whether it is higher or lower.',
         number=('integer', 'the number'))]
     def __init__(self, low:int=1, high:int=16,  # the outermost numbers, at least 8 of them
-        horizon:int=None,    # most guesses; None: just enough for halving the widest range
+        horizon:int=None,  # most guesses; None: just enough for halving the widest range
         split:str='train'):  # which ranges `reset` draws: 'train', 'demo' or 'test'
         if not (isinstance(low, int) and isinstance(high, int) and 0 <= low <= high - 7):
             raise ValueError(f'low and high must be whole numbers from 0, with at least 8 numbers between them; got '

@@ -7,7 +7,7 @@ __all__ = ['first_names', 'last_names', 'relations', 'full_name', 'best_pages', 
            'World', 'world_of', 'index_of', 'full_text', 'draw_question', 'check_question', 'parse', 'missing', 'Game',
            'check_options', 'HopSearch', 'injected', 'harder']
 
-# %% ../../nbs/env/04_hopsearch.ipynb #095
+# %% ../../nbs/env/04_hopsearch.ipynb #b
 import re, sqlite3, threading, weakref
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ best_pages = 'SELECT rowid FROM pages WHERE pages MATCH ? ORDER BY bm25(pages, 1
 
 def fts_query(text:str,  # whatever somebody wrote
     word:str='[a-z]+'  # what a word is
-)->str:                # an FTS5 query that matches pages with any of its words; '' if it has no word
+)->str:  # an FTS5 query that matches pages with any of its words; '' if it has no word
     "Plain words only, each in quotes: no text can be an operator, a column, a syntax error or an injection."
     words = dict.fromkeys(re.findall(word, text[:1000].lower()))
     return ' OR '.join(f'"{word}"' for word in [word for word in words if word not in ('who', 'is', 'the', 'of')][:12])
@@ -148,7 +148,7 @@ def parse(action:str)->tuple:  # the whole text of a turn -> (verb, the next eig
 
 def missing(start:str, path:tuple,  # where to begin; the relations to follow
     known:dict  # (relation, name) -> name
-)->tuple:       # (the first fact on the way that is not known, or None; how far one gets)
+)->tuple:  # (the first fact on the way that is not known, or None; how far one gets)
     "Walk as far as one knows."
     for relation in path:
         if (relation, start) not in known: return (relation, start), start
@@ -158,16 +158,16 @@ def missing(start:str, path:tuple,  # where to begin; the relations to follow
 @dataclass(frozen=True)
 class Game:
     "What has happened in an episode so far."
-    world:World          # where it is played
-    start:str            # the person named in the question
-    path:tuple           # the relations to follow, the first hop first
+    world:World  # where it is played
+    start:str  # the person named in the question
+    path:tuple  # the relations to follow, the first hop first
     role:str = 'player'  # who moves: player, planner or searcher
-    found:tuple = ()     # facts (relation, name) retrieved so far, in alphabetical order
-    shown:tuple = ()     # best facts of the searches since the question or the last `ask`, in order
-    heard:str = ''       # what the searcher was asked last
-    told:tuple = ()      # pairs (asked, reported)
-    turns:int = 0        # of all seats
-    refused:int = 0      # invalid actions
+    found:tuple = ()  # facts (relation, name) retrieved so far, in alphabetical order
+    shown:tuple = ()  # best facts of the searches since the question or the last `ask`, in order
+    heard:str = ''  # what the searcher was asked last
+    told:tuple = ()  # pairs (asked, reported)
+    turns:int = 0  # of all seats
+    refused:int = 0  # invalid actions
     over:bool = False
     @property
     def question(self)->str:
@@ -233,12 +233,12 @@ class HopSearch(Drawn, Env):
             for role in self.roles]
         return dict(zip(self.seats, texts)) if self.team else texts[0]
     def __init__(self, hops:int=2,  # facts on the way to the answer: 1, 2 or 3
-        distractors:int=21,         # people in the world who have nothing to do with the question, at least 10
-        results:int=1,              # pages that a search shows, up to 4
-        horizon:int=None,           # most turns of all seats; None: 6 for each seat, 8 for three hops
-        milestone:float=0.,         # paid to the seat that retrieves a hop for the first time
-        seats:tuple=('player',),    # one name: plays alone; two: a planner and a searcher
-        split:str='train'):         # which questions `reset` draws: 'train', 'demo' or 'test'
+        distractors:int=21,  # people in the world who have nothing to do with the question, at least 10
+        results:int=1,  # pages that a search shows, up to 4
+        horizon:int=None,  # most turns of all seats; None: 6 for each seat, 8 for three hops
+        milestone:float=0.,  # paid to the seat that retrieves a hop for the first time
+        seats:tuple=('player',),  # one name: plays alone; two: a planner and a searcher
+        split:str='train'):  # which questions `reset` draws: 'train', 'demo' or 'test'
         check_options(hops, distractors, results, horizon, milestone, seats)
         self.hops, self.distractors, self.results, self.split = hops, distractors, results, check_split(split)
         self.milestone = float(milestone)

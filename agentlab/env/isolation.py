@@ -7,7 +7,7 @@ __all__ = ['PARTS', 'made_of', 'MOST', 'wait_for', 'send', 'receive_bytes', 'rec
            'failure', 'as_data', 'type_name', 'from_data', 'written', 'understood', 'dump', 'serve', 'Worker',
            'EnvTimeout', 'Isolated', 'together']
 
-# %% ../../nbs/env/03_isolation.ipynb #c75
+# %% ../../nbs/env/03_isolation.ipynb #b
 import base64, json, math, os, pickle, select, signal, struct, subprocess, sys, time, traceback, weakref
 from functools import partial
 from .protocol import Env, EnvError, Step, as_reader
@@ -58,8 +58,8 @@ def hold_lifeline(lifeline:int):  # read end of a pipe that the parent holds ope
     if select.select([lifeline], [], [], 0)[0]: os.kill(os.getpid(), signal.SIGKILL)  # it closed before we asked
 
 def answer(env:Env,  # the environment of this worker
-    request:bytes    # a pickled (method, arguments): the parent wrote it
-)->bytes:            # ('result', value) or ('error', type, text, traceback), see `written`
+    request:bytes  # a pickled (method, arguments): the parent wrote it
+)->bytes:  # ('result', value) or ('error', type, text, traceback), see `written`
     "Carry out one request; whatever happens becomes a reply."
     try:
         method, arguments = pickle.loads(request)
@@ -206,9 +206,9 @@ class Isolated(Env):
     "An environment in its own process, stopped when a call takes over `limit` seconds; the next `reset` starts anew."
     name = 'isolated'
     def __init__(self, env:Env,  # any environment; it is sent to the worker as it is now
-        limit:float=10.,         # seconds a call may take
-        start_limit:float=60.,   # seconds the worker may take to start and import what the environment needs
-        log:str=None):           # file to which what it prints is appended; None: this program's error stream
+        limit:float=10.,  # seconds a call may take
+        start_limit:float=60.,  # seconds the worker may take to start and import what the environment needs
+        log:str=None):  # file to which what it prints is appended; None: this program's error stream
         if isinstance(env, type) or not all(callable(getattr(env, method, None)) for method in ('reset', 'step')):
             raise TypeError(f'Isolated takes an environment such as KeyDoor(), got {env!r}')
         for word, value in dict(limit=limit, start_limit=start_limit).items():
@@ -228,7 +228,7 @@ class Isolated(Env):
         stopper, self.worker, self.stopper = self.stopper, None, None
         return stopper() if stopper else None
     def post(self, method:str,  # a method of the environment
-        *arguments):            # what to call it with; must be picklable
+        *arguments):  # what to call it with; must be picklable
         "Begin a call and return at once; `collect` brings the result. A `reset` gives up an unfinished call."
         if self.worker and self.worker.waiting:
             if method != 'reset':

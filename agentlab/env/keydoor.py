@@ -6,7 +6,7 @@
 __all__ = ['compass', 'room_names', 'door_between', 'exits', 'distances', 'all_doors', 'shortest', 'check_size', 'check_layout',
            'draw_layout', 'all_layouts', 'best_action', 'picture', 'layout_id', 'KeyDoor']
 
-# %% ../../nbs/env/01_keydoor.ipynb #d78
+# %% ../../nbs/env/01_keydoor.ipynb #b
 import itertools
 from functools import lru_cache
 from random import Random
@@ -108,7 +108,7 @@ def all_layouts(size:int=3, closed:int=2, horizon:int=12):  # as in `draw_layout
 
 def best_action(layout:dict, room:str,  # the house; where the agent is
     has_key:bool  # what it holds
-)->str:           # an action on a shortest way; of several the first in the order north, south, east, west
+)->str:  # an action on a shortest way; of several the first in the order north, south, east, west
     "What an expert does: take or open what is here, else go where the goal is nearer."
     goal = layout['chest'] if has_key else layout['key']
     if room == goal: return 'open chest' if has_key else 'take key'
@@ -117,9 +117,9 @@ def best_action(layout:dict, room:str,  # the house; where the agent is
     return 'go ' + next(way for way, other in ways.items() if far[other] < far[room])
 
 def picture(layout:dict,  # the house
-    room:str=None,        # where the agent is; None: at the start
-    has_key:bool=False    # True: the key is no longer where it lay
-)->str:                   # a map: @ agent, k key, C chest; a gap in a wall is an open door
+    room:str=None,  # where the agent is; None: at the start
+    has_key:bool=False  # True: the key is no longer where it lay
+)->str:  # a map: @ agent, k key, C chest; a gap in a wall is an open door
     "The house as a small drawing."
     size, names, shut = layout['size'], room_names(layout['size']), layout['closed']
     marks = {name: '@'*(name == (room or layout['start'])) + 'k'*(name == layout['key'] and not has_key)
@@ -143,9 +143,9 @@ class KeyDoor(Drawn, TextEnv):
     grammar = ('Write one action in every turn and nothing else: go north, go south, go east, go west, take key or '
         'open chest.')
     def __init__(self, size:int=3,  # rooms along one side, 2 to 26
-        horizon:int=12,             # most turns; layouts that cannot be won in so many are not drawn
-        closed:int=1,               # doors shut; the house stays connected
-        split:str='train'):         # which layouts `reset` draws: 'train', 'demo' or 'test'
+        horizon:int=12,  # most turns; layouts that cannot be won in so many are not drawn
+        closed:int=1,  # doors shut; the house stays connected
+        split:str='train'):  # which layouts `reset` draws: 'train', 'demo' or 'test'
         most = (check_size(size) - 1)**2
         if closed not in range(most + 1):
             raise ValueError(f'closed must be from 0 to {most} in a house of size {size}, got {closed!r}: with more '

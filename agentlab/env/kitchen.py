@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soups', 'places', 'Kitchen']
 
-# %% ../../nbs/env/27_kitchen.ipynb #9ea
+# %% ../../nbs/env/27_kitchen.ipynb #d
 from random import Random
 from .protocol import TextEnv, check_split, environment, guide_text, noisy, tidy
 from .two_seats import different_tasks, draw_task

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['cards', 'check_alpha', 'equilibrium', 'CardGame', 'Kuhn']
 
-# %% ../../nbs/env/16_kuhn.ipynb #db4
+# %% ../../nbs/env/16_kuhn.ipynb #b
 import itertools
 from random import Random
 from .protocol import check_split, guide_text
@@ -34,7 +34,7 @@ class CardGame(SeatedGame):
         return self.cards[self.seats.index(seat)]
     def tasks(self,
         split:str,  # 'train', 'demo' or 'test': all hold the same deals, as with fewer it would be another game
-        n:int,      # how many; each deal once before any comes twice
+        n:int,  # how many; each deal once before any comes twice
         seed:int=0)->list:  # another seed, another order -> deals, for `reset(seed, task=deal)`
         "Deals in a seeded order."
         generator, found = Random(f'tasks {check_split(split)} {seed}'), []

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ranks', 'Leduc', 'solution']
 
-# %% ../../nbs/env/17_leduc.ipynb #842
+# %% ../../nbs/env/17_leduc.ipynb #b
 import functools, itertools
 from .kuhn import CardGame
 from .protocol import canonical, check_whole, guide_text

@@ -6,7 +6,7 @@
 __all__ = ['symmetric', 'pure_equilibria', 'check_payoffs', 'MatrixGame', 'tit_for_tat', 'always', 'rock_paper_scissors',
            'stag_hunt', 'prisoners_dilemma']
 
-# %% ../../nbs/env/13_matrix_games.ipynb #06e
+# %% ../../nbs/env/13_matrix_games.ipynb #b
 from .protocol import check_whole, guide_text, is_finite
 from .two_seats import SeatedGame
 
@@ -38,11 +38,11 @@ class MatrixGame(SeatedGame):
     "Two seats choose at once; a table pays both, round by round."
     seats = ('row', 'column')
     def __init__(self,
-        payoffs:list,         # [i][j] -> (paid to row, paid to column) if row takes action i and column action j
+        payoffs:list,  # [i][j] -> (paid to row, paid to column) if row takes action i and column action j
         actions:tuple, rounds:int=1,  # the words for the actions, the same for both seats; of one game
         aim:float=None,  # a seat has won if it was paid at least this a round; None: if it was paid more than the other
-        strong=None,          # what `expert` plays: (game, generator) -> action, without drawing; None: see `advice`
-        name:str='matrix',    # of the game
+        strong=None,  # what `expert` plays: (game, generator) -> action, without drawing; None: see `advice`
+        name:str='matrix',  # of the game
         forfeit:float=None):  # paid for an illegal text; None: the worst cell for every round left
         super().__init__(forfeit)
         check_whole(rounds=rounds)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CLOSED', 'Line', 'Served', 'from_mcp']
 
-# %% ../../nbs/env/22_mcp.ipynb #8d2
+# %% ../../nbs/env/22_mcp.ipynb #b
 import asyncio, contextlib, json, os, re, shlex, tempfile, threading, weakref
 from concurrent.futures import Future
 from .protocol import EnvError
@@ -17,8 +17,8 @@ CLOSED = -32000  # the protocol's number for a connection that has ended
 
 class Line:
     "A connection to a server. Raises EnvError where there is none."
-    def __init__(self, loop,       # a running event loop, in another thread
-        opened,                    # () -> what `async with` makes a client of, and a file with the server's complaints
+    def __init__(self, loop,  # a running event loop, in another thread
+        opened,  # () -> what `async with` makes a client of, and a file with the server's complaints
         name:str, seconds:float):  # for messages; until the server must have answered
         self.loop, self.name, self.client, self.first, begun = loop, name, None, '', Future()
         self.stop = asyncio.Event()  # before the task begins, which waits for it
@@ -90,7 +90,7 @@ class Served:
     "A server as a `Place`: one that all episodes share, or one for each episode under way."
     def __init__(self, source,  # as for `from_mcp`
         reset:str='', seconds:float=60.,  # the tool that begins an episode; that a start and a reset may take
-        variables:dict=None):   # environment variables of a server that is started here
+        variables:dict=None):  # environment variables of a server that is started here
         needed('mcp', 'mcp', 'from_mcp')
         if isinstance(source, str) and not source.startswith(('http://', 'https://')): source = shlex.split(source)
         made = hasattr(source, 'run_stdio_async') or hasattr(source, 'create_initialization_options')  # an object
@@ -149,11 +149,11 @@ def _end(loop, owner:int):
         loop.stop()
     asyncio.run_coroutine_threadsafe(leave(), loop)
 
-def from_mcp(source,      # a command (text or list of words), a URL, an MCPServer, or a function that makes one
-    tasks,                # as for Toolbox; `reset` of a task are the arguments of the reset tool
-    score=exact,          # as for Toolbox
-    allow=None,           # names of the tools that the agent may call; None: all
-    reset:str='',         # the tool that begins an episode; the agent may not call it, and reads what it says
+def from_mcp(source,  # a command (text or list of words), a URL, an MCPServer, or a function that makes one
+    tasks,  # as for Toolbox; `reset` of a task are the arguments of the reset tool
+    score=exact,  # as for Toolbox
+    allow=None,  # names of the tools that the agent may call; None: all
+    reset:str='',  # the tool that begins an episode; the agent may not call it, and reads what it says
     seconds:float=20., start_seconds:float=60.,  # that a call may take; that a server may take to start
     variables:dict=None,  # environment variables of a server that is started here
     more=(), cost:float=1.,  # further tools, such as final_answer(); of a call

@@ -6,7 +6,7 @@
 __all__ = ['ReasoningGym', 'from_reasoning_gym', 'Reply', 'Verifiers', 'seat_of', 'from_verifiers', 'ALFWorld', 'house',
            'from_alfworld']
 
-# %% ../../nbs/env/24_more_adapters.ipynb #0cc
+# %% ../../nbs/env/24_more_adapters.ipynb #b
 import copy, os
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -50,7 +50,7 @@ class ReasoningGym(Borrowed):
 
 def from_reasoning_gym(data,  # its name, such as 'leg_counting', or a data set of theirs
     split:str='train',  # which questions `reset` draws
-    guide:str=None,     # what a reader is told; None: what the data set says of itself
+    guide:str=None,  # what a reader is told; None: what the data set says of itself
     size:int=100_000, seed:int=0, **options)->ReasoningGym:  # of a data set that is named, such as max_terms=3
     "One of our environments out of a data set of questions; a task is dict(item=number)."
     if not isinstance(data, str): return ReasoningGym(data, type(data).__name__, split, guide)
@@ -157,10 +157,10 @@ def seat_of(vf, world, tasks)->str:
 
 def from_verifiers(name:str,  # of an installed taskset, or a module on the path
     split:str='train', limit:int=1000,  # which tasks `reset` draws; most tasks that are loaded
-    success=None,      # function: reward -> bool; None: 1 or more
-    answer:str='',     # field of a task's data that holds a good reply: then it can demonstrate; one turn only
+    success=None,  # function: reward -> bool; None: 1 or more
+    answer:str='',  # field of a task's data that holds a good reply: then it can demonstrate; one turn only
     horizon:int=None,  # most turns
-    guide:str=None,    # what a reader is told; None: what taskset and task say
+    guide:str=None,  # what a reader is told; None: what taskset and task say
     **options)->Verifiers:  # of the taskset's configuration
     "One of our environments out of a taskset of verifiers; a task is dict(item=number)."
     vf = needed('verifiers.v1', 'verifiers')
@@ -187,7 +187,7 @@ class ALFWorld(TextWorld):
         return dict(legal=legal, state=(self.situation['feedback'].strip(), *legal))
 
 def house(path:str  # of a game.tw-pddl
-):                  # a TextWorld environment that speaks of 'shelf 1' and not of its number in ALFRED
+):  # a TextWorld environment that speaks of 'shelf 1' and not of its number in ALFRED
     "Open a game of ALFWorld."
     textworld = needed('textworld', 'textworld')
     names = needed('alfworld.agents.environment.alfred_tw_env', 'alfworld')
@@ -196,8 +196,8 @@ def house(path:str  # of a game.tw-pddl
 
 def from_alfworld(
     folder:str='train',  # with games, or the name of one below $ALFWORLD_DATA: train, valid_seen, valid_unseen
-    horizon:int=50,      # most turns
-    start=None,          # function: path -> TextWorld environment; None: `house`
+    horizon:int=50,  # most turns
+    start=None,  # function: path -> TextWorld environment; None: `house`
     guide:str=None)->ALFWorld:  # what a reader is told; None: the commands of a house
     "One of our environments out of ALFWorld's games; a task is the path of a game."
     if start is None: needed('alfworld', 'alfworld')

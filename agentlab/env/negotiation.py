@@ -6,7 +6,7 @@
 __all__ = ['kinds', 'total', 'value_vectors', 'worth', 'divisions', 'rest', 'draw_goods', 'check_goods', 'Negotiation', 'deals',
            'pareto_front', 'nash_solution', 'efficiency', 'fairness']
 
-# %% ../../nbs/env/15_negotiation.ipynb #9c1
+# %% ../../nbs/env/15_negotiation.ipynb #b
 import functools, itertools, math
 from random import Random
 from .protocol import check_split, check_whole, guide_text
@@ -56,7 +56,7 @@ class Negotiation(SeatedGame):
     "Divide things by offers in turn; each seat is paid what its part is worth to it, no deal pays 0."
     name, shared_loss = 'negotiation', True
     def __init__(self, limit:int=6,  # turns of both seats together; no deal after them
-        split:str='train',    # which tasks `reset` draws: 'train', 'demo' or 'test'
+        split:str='train',  # which tasks `reset` draws: 'train', 'demo' or 'test'
         forfeit:float=None):  # paid for an illegal text; None: 0, like no deal
         super().__init__(forfeit)
         check_whole(2, limit=limit)  # an offer and an answer
@@ -116,7 +116,7 @@ class Negotiation(SeatedGame):
             *map(str, range(max(total, self.limit) + 1))]
 
 def deals(task:dict  # counts and both values
-)->dict:             # what the first seat gets -> (worth to first, worth to second), of 1
+)->dict:  # what the first seat gets -> (worth to first, worth to second), of 1
     "Every deal and what it pays."
     counts, (one, two) = tuple(task['counts']), task['values']
     return {kept: (worth(kept, one)/total, worth(rest(counts, kept), two)/total) for kept in divisions(counts)}

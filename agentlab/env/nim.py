@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['letters', 'nim_sum', 'lost', 'check_heaps', 'Nim']
 
-# %% ../../nbs/env/12_nim.ipynb #cba
+# %% ../../nbs/env/12_nim.ipynb #b
 import functools, operator
 from random import Random
 from .protocol import check_split, guide_text
@@ -17,7 +17,7 @@ def nim_sum(heaps:tuple)->int:  # stones in each heap -> their exclusive or
 
 def lost(heaps:tuple,  # stones in each heap
     misere:bool=False  # True: who takes the last stone loses
-)->bool:               # True: the seat that moves loses against best play
+)->bool:  # True: the seat that moves loses against best play
     "Who must move here has lost."
     if misere and max(heaps, default=0) < 2: return sum(heaps) % 2 == 1
     return nim_sum(heaps) == 0
@@ -34,10 +34,10 @@ class Nim(SeatedGame):
     "Take stones from one heap; who takes the last one is paid 1 (in misere Nim -1), the other the opposite."
     name = 'nim'
     def __init__(self, heaps:tuple=(3, 4, 5),  # stones in each heap; None: drawn for each game
-        misere:bool=False,        # True: who takes the last stone loses
+        misere:bool=False,  # True: who takes the last stone loses
         piles:int=3, most:int=7,  # for heaps=None: how many heaps, and the most stones in one
-        split:str='train',        # for heaps=None: which games `reset` draws: 'train', 'demo' or 'test'
-        forfeit:float=None):      # paid for an illegal text; None: -1
+        split:str='train',  # for heaps=None: which games `reset` draws: 'train', 'demo' or 'test'
+        forfeit:float=None):  # paid for an illegal text; None: -1
         super().__init__(forfeit)
         self.start, self.misere, self.split = None if heaps is None else check_heaps(heaps), misere, check_split(split)
         self.piles, self.most = (piles, most) if heaps is None else (len(heaps), max(heaps))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['rewards', 'LINE', 'LINES', 'number', 'contains', 'check_task', 'read_tasks', 'reward_of', 'OwnTasks', 'load_tasks']
 
-# %% ../../nbs/env/25_own_tasks.ipynb #e79
+# %% ../../nbs/env/25_own_tasks.ipynb #b
 import copy, hashlib, json, math, re
 from pathlib import Path
 from random import Random
@@ -76,7 +76,7 @@ class OwnTasks(TextEnv):
     def __init__(self,
         tasks, reward=exact,  # a file (lines of JSON) or a list of dictionaries; (reply, task) -> float, bool or dict
         tools=(), split:str='train',  # functions, or `Tool`s, as a Toolbox has them; which tasks `reset` draws
-        guide:str='',         # system message; '': the one that all lines have in common
+        guide:str='',  # system message; '': the one that all lines have in common
         horizon:int=None, max_tokens:int=0):  # turns, 1 or with tools 8; of an action, as many as the answers need
         if not callable(reward): raise ValueError(f'reward={reward!r}: give a function (reply, task) -> float')
         self.split, self.horizon, self._reward = check_split(split), horizon or (8 if tools else 1), reward

@@ -10,7 +10,7 @@ __all__ = ['no_guide', 'splits', 'EXTRAS', 'registered', 'rules', 'nonsense', 'E
            'choose', 'watch', 'random_states', 'check_random', 'check_seeded', 'check_clone', 'check_final', 'Report',
            'check_env']
 
-# %% ../../nbs/env/00_protocol.ipynb #871
+# %% ../../nbs/env/00_protocol.ipynb #b
 import copy, hashlib, inspect, json, math, operator, re, sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ class EnvError(RuntimeError):
 @dataclass
 class Step:
     "What one call of `reset` or `step` gives back."
-    seat:str           # the seat that moves next (at the end: any seat)
-    observation:str    # the new text for that seat
+    seat:str  # the seat that moves next (at the end: any seat)
+    observation:str  # the new text for that seat
     reward:dict = field(default_factory=dict)  # what the last transition paid: seat -> finite number
     done:bool = False  # True: the game is over
     # reserved: legal, invalid, success (True or False, or seat -> bool where seats do not win together), truncated,
@@ -33,7 +33,7 @@ class Step:
     info:dict = field(default_factory=dict)
 
 def canonical(value  # strings, numbers, booleans, None, and tuples, lists or string-keyed dicts of these
-)->str:              # JSON with sorted keys: equal values give equal text in every process
+)->str:  # JSON with sorted keys: equal values give equal text in every process
     "The text that stands for a value; anything whose JSON is not unique is a `TypeError`."
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
         raise TypeError(f'canonical: the keys of {value!r} must be strings')
@@ -48,20 +48,20 @@ class Env:
     "A world for one or more seats: write `reset` and `step`. Draw from the seed alone, never from a global generator."
     seats = ('player',)  # who plays; every `Step.seat` and every key of `Step.reward` is one of these
     guide = ''  # for somebody who reads: the rules, how an action is written, an example; a text, or {seat: text}
-    grammar = ''         # one sentence of it: how an action is written
-    reader = False       # True: writes for somebody who reads any text, see `for_reader`
+    grammar = ''  # one sentence of it: how an action is written
+    reader = False  # True: writes for somebody who reads any text, see `for_reader`
     @property
     def name(self)->str: return vars(self).get('name') or type(self).__name__.lower()
     @name.setter
     def name(self, value:str): vars(self)['name'] = value  # a world may be given a name of its own
     def reset(self, seed:int,  # fixes everything random in this episode
         task=None  # the very task to play; None: the environment draws one from the seed
-    )->Step:       # whose turn it is and what they read
+    )->Step:  # whose turn it is and what they read
         "Begin an episode."
         raise NotImplementedError(f'{type(self).__name__} must define reset(seed, task=None) -> Step')
     def step(self,
         action:str  # the acting seat's whole text; parsing it, and what a bad one costs, belong to the environment
-    )->Step:        # what it paid, and who reads what next
+    )->Step:  # what it paid, and who reads what next
         "Play the text of the seat that moves. Raises `EnvError` after the end."
         raise NotImplementedError(f'{type(self).__name__} must define step(action) -> Step')
     def close(self):
@@ -76,16 +76,16 @@ class Env:
         if hasattr(twin, 'spaced'): twin.spaced = False
         return twin
     def refusal(self, action:str,  # what was written
-        plain:str,                 # the answer in the closed vocabulary of the tiny policies
+        plain:str,  # the answer in the closed vocabulary of the tiny policies
         expected:str='')->str:  # what would have been understood; '': the grammar -> the answer to an invalid action
         "`plain`, or for a reader what was written and what was expected."
         return unanswered(action, expected or self.grammar) if self.reader else plain
 
 class TextEnv(Env):
     "Single-agent base: write `start` and `turn`, and `facts` for what is true of every situation."
-    horizon = None   # most turns in an episode; None: no limit
+    horizon = None  # most turns in an episode; None: no limit
     deadline = True  # the horizon is a rule: whoever reaches it has lost; False: a budget, the episode is cut off
-    over = True      # nothing to step before the first reset
+    over = True  # nothing to step before the first reset
     def start(self, seed:int, task=None)->str:
         "Begin an episode and return the first observation; draw only from `self.random`."
         raise NotImplementedError(f'{type(self).__name__} must define start(seed, task) -> str')
@@ -143,7 +143,7 @@ def guide_of(env, seat:str)->str:  # who reads -> '' where there is none
     return text
 
 def as_reader(env  # an environment, or anything that plays like one
-):                 # the same for a reader; as it is where it has no other way to write
+):  # the same for a reader; as it is where it has no other way to write
     "`env.for_reader()` where there is one."
     return env.for_reader() if callable(getattr(env, 'for_reader', None)) else env
 
@@ -158,7 +158,7 @@ def example_of(guide:str)->str:  # a text that `guide_text` made -> the action i
 
 def extended(guide, rule:str,  # a guide: a text, or {seat: text}; what is added
     change=lambda action: action  # example -> example under this rule
-):                   # a guide with one rule more; as it was where it is empty
+):  # a guide with one rule more; as it was where it is empty
     "What an environment around another one makes of its guide."
     if isinstance(guide, dict): return {seat: extended(text, rule, change) for seat, text in guide.items()}
     if not guide or not rule: return guide
@@ -218,9 +218,9 @@ def check_noise(noise:float, generator, who:str='expert'):
     if noise and generator is None: raise ValueError(f'noise needs a generator: {who}(noise, random.Random(seed))')
 
 def noisy(noise:float,  # probability of a slip
-    generator:Random,   # seeded by the caller; may be None where noise is 0
-    who:str='expert',   # name of the call, for the error
-)->bool:                # whether to slip here; nothing is drawn where noise is 0
+    generator:Random,  # seeded by the caller; may be None where noise is 0
+    who:str='expert',  # name of the call, for the error
+)->bool:  # whether to slip here; nothing is drawn where noise is 0
     "The slip of an expert or a demonstrator. Raises ValueError for noise without a generator."
     check_noise(noise, generator, who)
     return bool(noise) and generator.random() < noise
@@ -275,7 +275,7 @@ def pages_with_names(package:str)->list[str]:  # its name; it is being imported 
 
 def check_seat_order(step:Step, seats:tuple,  # what the environment returned; `env.seats`
     previous:str=None  # the seat that moved last: the next one follows it in `seats`, round and round; None: any order
-)->Step:               # the same step
+)->Step:  # the same step
     "The seat that moves exists and is due, and rewards are finite numbers for existing seats; else `EnvError`."
     if step.seat not in seats:
         raise EnvError(f'seats: it is the turn of {step.seat!r}, but env.seats is {seats}; add it or name one of them')
@@ -336,9 +336,9 @@ def choose(step:Step, actions:tuple, generator:Random)->str:
 
 def watch(env:Env, step:Step,  # the environment and the step it last returned
     generator:Random, actions:tuple=(),  # chooses the actions; actions to try where `info` has no `legal`
-    turns:int=50,       # stop after so many
+    turns:int=50,  # stop after so many
     in_turn:bool=False  # seats must move round in order
-)->tuple:               # (transcript: a list of tuples, one a step; the last step)
+)->tuple:  # (transcript: a list of tuples, one a step; the last step)
     "Play on from `step` and check everything on the way."
     transcript = [check_step(step, env)]
     while not step.done and len(transcript) <= turns:
@@ -405,8 +405,8 @@ class Report(dict):
 
 def check_env(env:Env, actions:tuple=(),  # your environment; texts to try where `info` has no `legal` list
     seeds:tuple=(0, 1, 2), turns:int=50,  # episodes to play; watch at most so many turns of each
-    in_turn:bool=False      # also demand that seats move round in the order of `env.seats`
-)->Report:                  # rule -> 'ok' or a remark
+    in_turn:bool=False  # also demand that seats move round in the order of `env.seats`
+)->Report:  # rule -> 'ok' or a remark
     "Hold `env` to the rules of the protocol; `EnvError` names the first one that is broken and how to mend it."
     seats = env.seats
     if not (isinstance(seats, tuple) and seats and len(set(seats)) == len(seats)

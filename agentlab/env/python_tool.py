@@ -6,7 +6,7 @@
 __all__ = ['places', 'forms', 'levels', 'lists', 'opening', 'swaps', 'habits', 'list_forms', 'names_in', 'draw_problem', 'solve',
            'check_problem', 'spelled', 'joined', 'parse', 'answers', 'well_formed', 'PythonTool', 'habit', 'slips']
 
-# %% ../../nbs/env/07_python_tool.ipynb #9ee
+# %% ../../nbs/env/07_python_tool.ipynb #b
 import math, re
 from random import Random
 from .protocol import Drawn, TextEnv, check_noise, check_split, check_whole, guide_text, is_finite, split_of
@@ -124,8 +124,8 @@ class PythonTool(Drawn, TextEnv):
         # 1: sums over a short list; 2: also products, powers, ranks, multiples; 3: longer numbers, two more forms
         level:int=2, horizon:int=4,  # most turns: two mistakes, one result, the answer
         milestone:float=0.,  # paid when the tool shows the right number for the first time
-        spaced:bool=True,    # numbers digit by digit, for a word-level model; False: as usual, for a hub model
-        sandbox=None,        # code, names -> Result; None: a `MontySandbox`. Clones share it
+        spaced:bool=True,  # numbers digit by digit, for a word-level model; False: as usual, for a hub model
+        sandbox=None,  # code, names -> Result; None: a `MontySandbox`. Clones share it
         split:str='train'):  # which problems `reset` draws: 'train', 'demo' or 'test'
         check_whole(1, 3, level=level)
         check_whole(2, horizon=horizon)  # a result and the answer
@@ -221,7 +221,7 @@ def habit(form:str)->str:  # a key of `forms` -> wrong code; '' if nobody has a 
     return code if code != forms[form][1] else ''
 
 def slips(code:str  # right code, words and marks separated by spaces
-)->dict:            # kind of slip -> the actions that it can lead to
+)->dict:  # kind of slip -> the actions that it can lead to
     "What becomes of code in careless hands."
     words = code.split()
     def call(*words): return ' '.join(['python', *words])

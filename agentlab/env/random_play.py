@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RandomGame', 'random_game', 'random_games', 'heard', 'RandomWins']
 
-# %% ../../nbs/env/25_random_play.ipynb #fc3
+# %% ../../nbs/env/25_random_play.ipynb #b
 from dataclasses import dataclass, field
 from random import Random
 from .protocol import EnvError
@@ -18,11 +18,11 @@ class RandomGame:
     actions:list = field(default_factory=list)  # texts, in order
     read:list = field(default_factory=list)  # observations
     said:list = field(default_factory=list)  # what could have been said, or was
-    outcome:float = 0.    # paid to all seats together
+    outcome:float = 0.  # paid to all seats together
     success:bool = False  # somebody has won
 
 def random_game(env,  # an environment; it is played
-    seed:int,         # of the game and of the actions
+    seed:int,  # of the game and of the actions
     turns:int=100)->RandomGame:  # most
     "One game of legal texts, each equally likely. `EnvError` where nothing says what can be done."
     game, generator, step = RandomGame(seed), Random(f'random play {seed}'), env.reset(seed)
@@ -42,8 +42,8 @@ def random_game(env,  # an environment; it is played
     game.said += game.actions
     return game
 
-def random_games(env,   # an environment; a clone of it is played
-    games:int,          # most games
+def random_games(env,  # an environment; a clone of it is played
+    games:int,  # most games
     turns:int=20_000):  # most turns of all of them together
     "Random games, the same ones every time, until either runs out; at least one."
     world, played = env.clone(), 0
@@ -55,7 +55,7 @@ def random_games(env,   # an environment; a clone of it is played
 
 def heard(env, games:int=64,  # an environment without a vocabulary; random games
     turns:int=2_000  # most turns of all of them together
-)->dict:             # read=, said=: different texts, in the order in which they first came up
+)->dict:  # read=, said=: different texts, in the order in which they first came up
     "What is read, and what is legal or said, in random games. Words that come up in none of them stay unknown."
     played = list(random_games(env, games, turns))
     return {part: list(dict.fromkeys(x for game in played for x in getattr(game, part))) for part in ('read', 'said')}
@@ -63,9 +63,9 @@ def heard(env, games:int=64,  # an environment without a vocabulary; random game
 class RandomWins(Wrapper):
     "Random games that went well, played again: the demonstrator of a world that has none."
     def __init__(self, env,  # an environment without expert and demonstrator
-        games:int=32,        # most wins that are kept, the best paid and shortest first; twice as many are waited for
-        tries:int=2048,      # most random games
-        turns:int=20_000):   # most turns of all of them together
+        games:int=32,  # most wins that are kept, the best paid and shortest first; twice as many are waited for
+        tries:int=2048,  # most random games
+        turns:int=20_000):  # most turns of all of them together
         super().__init__(env)
         won, self.tried = [], 0
         for game in random_games(env, tries, turns):

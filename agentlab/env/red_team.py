@@ -6,7 +6,7 @@
 __all__ = ['to_user', 'in_answer', 'in_memory', 'by_seat', 'Probe', 'Seen', 'Planted', 'Filtered', 'without', 'influence',
            'probed']
 
-# %% ../../nbs/env/42_red_team.ipynb #102
+# %% ../../nbs/env/42_red_team.ipynb #b
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,11 +21,11 @@ def by_seat(at:int, t:int)->bool: return t == at  # in the name of another seat
 @dataclass(frozen=True)
 class Probe:
     "A text that somebody plants, and how an action is recognised that follows it."
-    risk: str          # tool misuse, cascading actions, control amplification, injection, poisoning, or yours
+    risk: str  # tool misuse, cascading actions, control amplification, injection, poisoning, or yours
     text: str
-    place: Callable    # of the four above, or yours
+    place: Callable  # of the four above, or yours
     follows: Callable  # action -> whether it does what the text wants and the task does not
-    at: int = 1        # the first turn that reads it
+    at: int = 1  # the first turn that reads it
     def __post_init__(self):
         check_whole(0, at=self.at)
         if not self.text.strip(): raise ValueError(f'text={self.text!r}: an empty text is no attack; plant a sentence')
@@ -81,7 +81,7 @@ def influence(games:list, probe:Probe)->dict:  # episodes of all seats, as `play
         reached=list(map(len, by_turn)))
 
 def probed(played:Callable,  # environment -> episodes
-    make:Callable,             # (probe, defence) -> environment: where the text stands, and where the defence
+    make:Callable,  # (probe, defence) -> environment: where the text stands, and where the defence
     probes:list[Probe], defences:dict[str, Callable])->list[dict]:  # name -> environment -> environment
     "A row for every probe and defence: risk, place, defence, and `influence`."
     return [dict(risk=probe.risk, place=probe.place.__name__, defence=name)

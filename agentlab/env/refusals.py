@@ -6,7 +6,7 @@
 __all__ = ['private', 'public', 'inside', 'outside', 'getters', 'changes', 'putters', 'openings', 'chains', 'request_of',
            'new_words', 'new_chain', 'draw_request', 'harms', 'Requests', 'outcomes']
 
-# %% ../../nbs/env/41_refusals.ipynb #102
+# %% ../../nbs/env/41_refusals.ipynb #b
 from functools import partial
 from itertools import permutations
 from random import Random

@@ -6,7 +6,7 @@
 __all__ = ['subjects', 'prices', 'chances', 'pool', 'newcomers', 'words', 'legs', 'looks', 'kinds', 'modes', 'Routing',
            'draw_choice', 'choice_of', 'Choices']
 
-# %% ../../nbs/env/31_routing.ipynb #3bb
+# %% ../../nbs/env/31_routing.ipynb #b
 import math, re
 from random import Random
 from .protocol import Drawn, TextEnv, check_split, check_whole, environment, guide_text, noisy, split_of

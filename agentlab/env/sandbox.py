@@ -7,7 +7,7 @@ __all__ = ['LONGEST', 'value_', 'print_', 'repr_', 'begun', 'machines', 'allowed
            'Refused', 'too_long', 'check_limits', 'check_program', 'as_error', 'returns', 'telling', 'MontySandbox',
            'end_workers', 'run_python', 'call_filter', 'needed', 'Bubblewrap', 'listen', 'end']
 
-# %% ../../nbs/env/08_sandbox.ipynb #14f
+# %% ../../nbs/env/08_sandbox.ipynb #b
 import ast, json, os, platform, re, selectors, shutil, signal, struct, subprocess, sys, tempfile, threading, time
 import weakref
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from .protocol import check_whole, data_of
 @dataclass(frozen=True)
 class Result:
     "What became of a program."
-    ok:bool         # it ran to its end
-    text:str = ''   # what it printed, and the value of its last line if that is an expression
+    ok:bool  # it ran to its end
+    text:str = ''  # what it printed, and the value of its last line if that is an expression
     error:str = ''  # why it failed, in one line: 'NameError: name 'x' is not defined'; '' if it did not
 
 def readable(text:str,  # anything
-    limit:int           # most characters to keep
-)->str:                 # characters that can be seen, spaces and line ends; a note where it was cut
+    limit:int  # most characters to keep
+)->str:  # characters that can be seen, spaces and line ends; a note where it was cut
     "Text from a stranger, safe to show: what cannot be seen is escaped, what is too long is cut."
     seen = ''.join(c if c.isprintable() or c == '\n' else c.encode('unicode_escape', 'surrogatepass').decode('ascii')
         for c in text[:limit + 1])
@@ -82,8 +82,8 @@ def returns(tree)->bool:
 value_, print_, repr_ = '__value__', '__print__', '__repr__'  # our names in a program's world
 
 def telling(code:str,  # any text
-    most:int           # characters
-)->str:                # the program, which at its end prints the value of its last line, if that is an expression
+    most:int  # characters
+)->str:  # the program, which at its end prints the value of its last line, if that is an expression
     """The text of a value is made where the limits hold, and cut there: shared parts (`a = [a, a]`) unfold to any size.
 
     What this Python cannot read is left to the sandbox to refuse; it gives no value. Raises RecursionError for what
@@ -109,7 +109,7 @@ class MontySandbox:
     "Runs Python in Monty's workers; call it with code. Threads and clones may share it; a copy is a new one."
     def __init__(self, seconds:float=1., megabytes:int=64,  # of running; of the interpreter's heap
         depth:int=200, output:int=2000,  # calls inside calls; characters of text, and of an error
-        grace:float=.5):   # seconds after the limit until a worker that does not listen is killed
+        grace:float=.5):  # seconds after the limit until a worker that does not listen is killed
         check_limits(seconds, megabytes, depth, output)
         if not (isinstance(grace, (int, float)) and 0 < grace <= 60):
             raise ValueError(f'grace must be a number of seconds above 0, and at most 60; got {grace!r}')
@@ -234,8 +234,8 @@ class Bubblewrap:
     "Runs Python in a CPython of its own, in namespaces made by bwrap: call it with code. Linux only, else `Refused`."
     def __init__(self, seconds:float=5.,  # of the clock, starting up included
         megabytes:int=256, depth:int=200,  # of address space; calls inside calls
-        output:int=2000,    # characters of text, and of an error
-        python:str=None,    # the interpreter; None: the one that runs this
+        output:int=2000,  # characters of text, and of an error
+        python:str=None,  # the interpreter; None: the one that runs this
         bwrap:str='bwrap', prlimit:str='prlimit'):  # the programs, by name or path
         check_limits(seconds, megabytes, depth, output)
         self.seconds, self.megabytes, self.depth, self.output, self.machine = (seconds, megabytes, depth, output,

@@ -6,7 +6,7 @@
 __all__ = ['symptoms', 'part', 'clinic', 'similar', 'patient', 'refer', 'covered', 'Diagnosis', 'masked', 'passage', 'filled',
            'ramp', 'formed']
 
-# %% ../../nbs/env/32_seeking.ipynb #06f
+# %% ../../nbs/env/32_seeking.ipynb #b
 import re
 from random import Random
 from .hopsearch import HopSearch, last_names, world_of

@@ -7,7 +7,7 @@ __all__ = ['data', 'items', 'colours', 'cities', 'numbers', 'days', 'prices', 'k
            'ending', 'farewell', 'draw_shop', 'find', 'stock', 'act', 'shop_tools', 'scene_of', 'by_rules', 'reference',
            'request', 'draw_request', 'Customer', 'scripted', 'model_user', 'Service']
 
-# %% ../../nbs/env/30_service.ipynb #839
+# %% ../../nbs/env/30_service.ipynb #d
 import re
 from functools import partial
 from itertools import combinations
@@ -65,7 +65,7 @@ def shop_tools()->list:
         for name, said, parameters in data['tools']]
 
 def scene_of(task:dict  # dict(kind=, store=)
-)->dict:                # name, kind, item, value; other, wrong: what may be said in their place
+)->dict:  # name, kind, item, value; other, wrong: what may be said in their place
     "All that the user knows. Nothing of the order stands in it but what was ordered."
     generator, (row, second, *_) = Random(f'scene {task["kind"]} {task["store"]}'), draw_shop(task)['orders'].values()
     values = [x for x in dict(exchange=colours, move=cities).get(task['kind'], []) if x not in row.values()]
@@ -185,8 +185,8 @@ class Service(Toolbox):
     name, max_tokens = 'service', 8
     def __init__(self,
         horizon:int=12, level:int=3,  # most turns, of texts and calls; 1: cancel, price; 2: refund, move; 3: exchange
-        personas:tuple=(),   # who comes, such as ((), ('terse',)); (): `trained`, for tasks of 'test' `held_out`
-        user=scripted,       # (scene, persona, talk) -> text; or `model_user`
+        personas:tuple=(),  # who comes, such as ((), ('terse',)); (): `trained`, for tasks of 'test' `held_out`
+        user=scripted,  # (scene, persona, talk) -> text; or `model_user`
         split:str='train'):  # which tasks `reset` draws
         check_whole(1, 3, level=level)
         if any(not isinstance(one, (tuple, list)) or {*one} - {*traits} for one in personas):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['objects', 'words', 'Signals']
 
-# %% ../../nbs/env/14_signals.ipynb #22c
+# %% ../../nbs/env/14_signals.ipynb #b
 from random import Random
 from .protocol import check_split, check_whole, guide_text
 from .two_seats import SeatedGame
@@ -17,9 +17,9 @@ class Signals(SeatedGame):
     "Say a word for an object, pick an object for a word; both get 1 a round if they match (Lewis's signalling game)."
     name, seats, shared_loss = 'signals', ('sender', 'receiver'), True
     def __init__(self, n:int=4, rounds:int=1,  # objects, and as many words, 2 to 8; of one game
-        noise:float=0.,          # share of words that are replaced by any word on their way
-        split:str='train',       # 'train', 'demo' or 'test'; all have the same objects
-        forfeit:float=None):     # paid for an illegal text; None: nothing
+        noise:float=0.,  # share of words that are replaced by any word on their way
+        split:str='train',  # 'train', 'demo' or 'test'; all have the same objects
+        forfeit:float=None):  # paid for an illegal text; None: nothing
         super().__init__(forfeit)
         check_whole(2, len(objects), n=n)
         check_whole(rounds=rounds)

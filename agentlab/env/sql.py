@@ -7,7 +7,7 @@ __all__ = ['tables', 'worth', 'filters', 'whole', 'allowed', 'rules', 'needed', 
            'as_script', 'Shop', 'tight', 'run', 'equal', 'slips', 'draw_question', 'known', 'check_question',
            'SqlWorld']
 
-# %% ../../nbs/env/28_sql.ipynb #3a5
+# %% ../../nbs/env/28_sql.ipynb #b
 import re, sqlite3
 from collections import Counter
 from dataclasses import replace
@@ -117,10 +117,10 @@ class SqlWorld(Toolbox):
     name = 'sql'
     drawn, deadline, max_tokens = 'questions', True, 32
     def __init__(self, levels:tuple=(1, 2, 3, 4, 5, 6),  # of the questions, see `level_of`
-        horizon:int=5,        # most turns, the answer included
+        horizon:int=5,  # most turns, the answer included
         faithful:bool=False,  # True, as in MARS-SQL's code: results are sets, and the last query that ran is judged
-        spaced:bool=True,     # numbers digit by digit, for a word-level model; False: as usual
-        split:str='train'):   # which questions `reset` draws
+        spaced:bool=True,  # numbers digit by digit, for a word-level model; False: as usual
+        split:str='train'):  # which questions `reset` draws
         check_whole(2, horizon=horizon)  # a query and the answer
         for level in (levels := tuple(levels)) or (0,): check_whole(1, 6, levels=level)
         told = '; '.join(f'{name}({", ".join(tables[name])})' for name in tables)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['table', 'symptoms', 'genres', 'judged', 'Doctor', 'fewer', 'shuffled', 'Reco']
 
-# %% ../../nbs/env/36_talks.ipynb #f1b
+# %% ../../nbs/env/36_talks.ipynb #b
 import re
 from itertools import combinations
 from random import Random
@@ -30,7 +30,7 @@ class Doctor(Drawn, TextEnv):
     guide = guide_text(f'A patient has one of {", ".join(table)}. Ask about {", ".join(symptoms)}, nothing twice, then '
         f'say what it is while turns are left. Fever is for the clinic.', grammar, 'cough ?')
     def __init__(self, least:int=2, most:int=10,  # turns of an episode, the diagnosis too: drawn with the task
-        answer:float=1.,     # points for an answer that says something
+        answer:float=1.,  # points for an answer that says something
         split:str='train'):  # which patients `reset` draws
         check_whole(most=most)
         check_whole(1, most, least=least)

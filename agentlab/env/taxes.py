@@ -6,7 +6,7 @@
 __all__ = ['BRACKETS', 'MOVES', 'RATES', 'draw_skills', 'tax', 'labour', 'by_income', 'fixed', 'total', 'Economy', 'moved',
            'best_rates', 'saez', 'election', 'Taxes']
 
-# %% ../../nbs/env/40_taxes.ipynb #102
+# %% ../../nbs/env/40_taxes.ipynb #b
 from collections.abc import Callable
 from itertools import product
 from random import Random

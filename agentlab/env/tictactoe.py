@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['free', 'lines', 'canonical_board', 'winner', 'put', 'value', 'TicTacToe']
 
-# %% ../../nbs/env/11_tictactoe.ipynb #bfd
+# %% ../../nbs/env/11_tictactoe.ipynb #b
 import functools
 from .protocol import check_whole, guide_text
 from .two_seats import SeatedGame
@@ -52,7 +52,7 @@ class TicTacToe(SeatedGame):
         'x or o is taken. Three of your marks in a row, a column or a diagonal win.', grammar, '5')
     def __init__(self, forfeit:float=None,  # what a seat is paid for an illegal text; None: -1
         opening:int=0,  # most random moves before the game begins, 0 to 8; how many and which is drawn from the seed
-        turned:bool=False,     # True: after every move the board is turned and mirrored into `canonical_board`
+        turned:bool=False,  # True: after every move the board is turned and mirrored into `canonical_board`
         numbered:bool=False):  # True: a mark is read with its cell, x5 instead of x
         super().__init__(forfeit)
         check_whole(0, 8, opening=opening)

@@ -7,7 +7,7 @@ __all__ = ['notes', 'refused', 'ToolError', 'Place', 'Tool', 'tool_of', 'final_a
            'Toolbox', 'check_asked', 'Folder', 'Data', 'sql_query', 'python_code', 'Pages', 'text_search',
            'scratch_files', 'ask_model']
 
-# %% ../../nbs/env/21_toolbox.ipynb #b77
+# %% ../../nbs/env/21_toolbox.ipynb #b
 import contextlib, copy, inspect, itertools, json, math, os, re, shutil, sqlite3, stat, tempfile, threading, time
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,13 +37,13 @@ notes = Place()  # of the functions that take `state`
 @dataclass(frozen=True)
 class Tool:
     "A named tool; `tool_of` makes one of a function."
-    schema:dict          # name, description, parameters
-    function:object      # (arguments, what its place holds) -> text; ToolError for what the model did wrong
-    cost:float = 0.      # of a call
+    schema:dict  # name, description, parameters
+    function:object  # (arguments, what its place holds) -> text; ToolError for what the model did wrong
+    cost:float = 0.  # of a call
     seconds:float = 10.  # that a call may take
-    pure:bool = True     # leaves everything as it was
-    place:Place = None   # what it works on; None: nothing
-    final:bool = False   # its text is the answer and ends the episode
+    pure:bool = True  # leaves everything as it was
+    place:Place = None  # what it works on; None: nothing
+    final:bool = False  # its text is the answer and ends the episode
     def __post_init__(self):
         if not (is_finite(self.seconds) and 0 < self.seconds <= 3600 and is_finite(self.cost)):
             raise ValueError(f'seconds={self.seconds!r}, cost={self.cost!r}: give a tool a time limit above 0, and at '
@@ -51,7 +51,7 @@ class Tool:
 
 def tool_of(function,  # parameters with types and comments; one named `state` is the dictionary of the episode
     name:str='', description:str='',  # what the model calls, and what it does; '': as the function and docstring say
-    pure:bool=None,    # whether it leaves everything as it was; None: if it takes no state
+    pure:bool=None,  # whether it leaves everything as it was; None: if it takes no state
     **limits)->Tool:  # cost and seconds of a call
     "A tool of a Python function. Raises TypeError or ValueError for one whose parameters no JSON schema describes."
     if isinstance(function, Tool): return function
@@ -97,14 +97,14 @@ class Toolbox(Drawn, TextEnv):
     apart = staticmethod(_json)
     plain, asked = 'No tool was called.', None
     def __init__(self, tools,  # of Tool, or functions
-        tasks,                 # list of dict(question=, answer=, ...), or draw(generator, split) -> such a dict
-        score=exact,           # (answer, task) -> number; a success is 1 or more
+        tasks,  # list of dict(question=, answer=, ...), or draw(generator, split) -> such a dict
+        score=exact,  # (answer, task) -> number; a success is 1 or more
         over=lambda task, call: None,  # task, ledger entry -> what the call is worth if it ends the episode, else None
         horizon:int=8, most:int=4, output:int=1000,  # turns; calls of a reply that are made; characters that are shown
         rules:str='Answer the question. Call a tool where it helps.',  # what it is about, for who reads
-        example:str='',        # an action; '': the first call that a task lists
-        words=(),              # further words of the tiny policy's vocabulary
-        split:str='train'):    # whose tasks `reset` draws
+        example:str='',  # an action; '': the first call that a task lists
+        words=(),  # further words of the tiny policy's vocabulary
+        split:str='train'):  # whose tasks `reset` draws
         self.known = {one.schema['name']: one for one in map(tool_of, tools)}
         self.tools = [one.schema for one in self.known.values()]
         if len(tools) != len(self.known) or not tools:
@@ -301,7 +301,7 @@ class Data:
 
 def sql_query(source,  # path of a file, or task -> a script of SQL that makes one
     write:bool=False,  # whether the agent may change its copy; the file itself is never changed
-    rows:int=20,       # of an answer
+    rows:int=20,  # of an answer
     name:str='sqlite', description:str='Ask a database by one SQL statement.', cost:float=1., seconds:float=2.)->Tool:
     "A tool that runs one SQL statement."
     if not callable(source) and not Path(source).is_file():
@@ -346,7 +346,7 @@ class Pages:
         return [': '.join(filter(None, self.pages[row])) for row, in rows]
 
 def text_search(documents,  # list of (title, text) or texts, or task -> such a list
-    results:int=1,          # pages that are shown
+    results:int=1,  # pages that are shown
     name:str='search', description:str='Find the page that fits some words best.', cost:float=1.)->Tool:
     "A tool that searches documents by their words."
     shared = None if callable(documents) else Pages(documents)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['kinds', 'tool', 'schema_of', 'named', 'shown', 'fault_of', 'fits', 'wanted', 'action_of', 'call_of']
 
-# %% ../../nbs/env/20_tools.ipynb #453
+# %% ../../nbs/env/20_tools.ipynb #b
 import inspect, json, re, types, typing
 from typing import get_type_hints
 
@@ -13,8 +13,8 @@ from typing import get_type_hints
 kinds = dict(string=str, integer=int, number=(int, float), boolean=bool, array=list, object=dict)
 
 def tool(name:str, description:str,  # what the model calls; one sentence: what it does
-    /, **parameters   # name -> what it means, or (JSON type, what it means); text where no type is given
-)->dict:              # a JSON schema: name, description, parameters
+    /, **parameters  # name -> what it means, or (JSON type, what it means); text where no type is given
+)->dict:  # a JSON schema: name, description, parameters
     "The schema of a tool; every parameter is required, and their order is that of the words of the action."
     typed = {p: ('string', said) if isinstance(said, str) else said for p, said in parameters.items()}
     unknown = [kind for kind, _ in typed.values() if kind not in kinds]

@@ -6,7 +6,7 @@
 __all__ = ['SeatedGame', 'draw_task', 'different_tasks', 'random_player', 'expert_player', 'play_game', 'match', 'outlook',
            'uniform']
 
-# %% ../../nbs/env/10_two_seats.ipynb #d09
+# %% ../../nbs/env/10_two_seats.ipynb #b
 import copy
 from random import Random
 from agentlab.env.protocol import (Env, Step, check_seed, check_split, check_turn, distinct, is_finite, listed, noisy,
@@ -129,10 +129,10 @@ def play_game(game:SeatedGame, players:dict, generator:Random,  # seat -> player
     return step, game.totals
 
 def match(game:SeatedGame, players:dict,  # seat -> player
-    games:int,       # how many; game i has the seed i
-    seed:int=0,      # of the players' generator
+    games:int,  # how many; game i has the seed i
+    seed:int=0,  # of the players' generator
     tasks:list=None  # games are dealt from these, round and round; None: from their seeds
-)->dict:             # seat -> dict(won=share, lost=share of games that others won alone, paid=mean)
+)->dict:  # seat -> dict(won=share, lost=share of games that others won alone, paid=mean)
     "Many games between the same players."
     generator, seats = Random(seed), game.seats
     played = [play_game(game, players, generator, i, tasks[i % len(tasks)] if tasks else None) for i in range(games)]
@@ -142,10 +142,10 @@ def match(game:SeatedGame, players:dict,  # seat -> player
         paid=sum(totals[seat] for _, totals in played)/games) for seat in seats}
 
 def outlook(game:SeatedGame,  # in any situation that is not the end
-    weigh,              # game -> {move: weight}: how the seat that moves draws
+    weigh,  # game -> {move: weight}: how the seat that moves draws
     hidden:bool=False,  # True: some seat does not see everything, so nothing may be remembered by keys
-    known:dict=None     # situations already computed
-)->dict:                # what the seats are paid from here on, in their order -> probability
+    known:dict=None  # situations already computed
+)->dict:  # what the seats are paid from here on, in their order -> probability
     "The exact distribution of what is still to be paid."
     known = {} if known is None else known
     here = (game.mover, *game.key(game.mover))

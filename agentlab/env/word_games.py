@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DATA', 'WORDS', 'marks', 'information', 'most_telling', 'words_of', 'WordGame', 'Wordle', 'TwentyQuestions']
 
-# %% ../../nbs/env/34_word_games.ipynb #71e
+# %% ../../nbs/env/34_word_games.ipynb #b
 from collections import Counter
 from functools import lru_cache
 from math import log2

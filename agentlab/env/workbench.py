@@ -6,7 +6,7 @@
 __all__ = ['models', 'features', 'forms', 'pairs', 'rows', 'pace', 'linear', 'kernel', 'fitted', 'Workbench', 'Voting',
            'Thoughts', 'Foreseen']
 
-# %% ../../nbs/env/33_workbench.ipynb #817
+# %% ../../nbs/env/33_workbench.ipynb #d
 from dataclasses import replace
 from functools import lru_cache
 from heapq import merge

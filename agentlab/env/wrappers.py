@@ -6,7 +6,7 @@
 __all__ = ['tag_words', 'Wrapper', 'with_columns', 'BesideExpert', 'split_tag', 'Tagged', 'key_or_chest', 'Planned', 'Listed',
            'check_words', 'check_plain']
 
-# %% ../../nbs/env/06_wrappers.ipynb #4c1
+# %% ../../nbs/env/06_wrappers.ipynb #b
 import copy, re
 from dataclasses import replace
 from .protocol import Env, Step, as_reader, check_whole, extended, listed, tidy
@@ -160,7 +160,7 @@ class Planned(Wrapper):
 class Listed(Wrapper):
     "Ends every observation with what can be done: `You can: go north, take key.`"
     def __init__(self, env,  # an environment that gives `info['legal']`
-        most:int=12):        # actions that are named; the others are counted
+        most:int=12):  # actions that are named; the others are counted
         super().__init__(env)
         check_whole(most=most)
         self.most = most

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/interop/index.ipynb #9b1
+# %% ../../nbs/interop/index.ipynb #b
 from importlib import import_module
 
 _at = dict(conversations=('Conversations', 'Refused'), serve=('Hub', 'serving'), programs=('AgentProgram', 'Served'))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['names', 'enter']
 
-# %% ../../nbs/interop/02_verl_plugin.ipynb #97f
+# %% ../../nbs/interop/02_verl_plugin.ipynb #b
 from importlib.util import find_spec
 from .verl import register
 

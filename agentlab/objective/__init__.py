@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/objective/index.ipynb #7e4
+# %% ../../nbs/objective/index.ipynb #b
 from .policy_loss import *
 from .covariance_clips import *
 from .sequence import *

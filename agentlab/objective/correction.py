@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['importance_weights', 'truncated', 'icepop', 'dart_weights', 'corrected', 'tis_recipe', 'dart_recipe']
 
-# %% ../../nbs/objective/05_correction.ipynb #b66
+# %% ../../nbs/objective/05_correction.ipynb #b
 from collections.abc import Callable
 from functools import partial
 import torch
@@ -18,7 +18,7 @@ from ..recipe import recipe
 def importance_weights(batch:Batch,  # tokens need old_logp (trainer) and sampler_logp
     # batch -> (action tokens,) key: whose probability is compared; see agentlab.objective.sequence
     unit:Callable=each_token, mean:bool=False,  # True: geometric mean over the unit's tokens, False: their product
-)->Tensor:            # (action tokens,) float64
+)->Tensor:  # (action tokens,) float64
     "Trainer's over sampler's probability of each token's unit, over weights above 0; e**-20 to e**20."
     sampler = need(batch.tokens, 'sampler_logp', 'a correction compares trainer and sampler',
         'Set it with batch.with_action(sampler_logp=...).')[batch.actions]
@@ -50,7 +50,7 @@ def icepop(batch:Batch,  # tokens need old_logp and sampler_logp
 
 def dart_weights(batch:Batch, cap:float=1.,  # tokens need old_logp and sampler_logp; no weight is above this
     faithful:bool=False,  # True, as released: a row of sampler log-probabilities that are all 0 has weights 1
-)->Tensor:                # (action tokens,) float64
+)->Tensor:  # (action tokens,) float64
     "Truncated weights of tokens, at most 1 (DART, arXiv 2509.23866)."
     w = truncated(batch, cap)
     if not faithful: return w
@@ -62,7 +62,7 @@ class corrected:
     def __init__(self, objective:Callable,  # logp, batch, advantage, entropy, **keywords -> (action tokens,) loss
         weights:Callable=truncated,  # batch, **keywords -> (action tokens,) weights
         normalize:bool=False,  # divide the weights by their mean over tokens of weight above 0
-        **keywords):           # of `weights`
+        **keywords):  # of `weights`
         self.objective, self.weights, self.normalize, self.weights_args = objective, weights, normalize, keywords
         named = lambda x: f'{x.__module__}:{x.__qualname__}' if hasattr(x, '__qualname__') else repr(x)
         told = ''.join(f', {k}={named(v) if callable(v) else repr(v)}' for k, v in keywords.items())

@@ -6,7 +6,7 @@
 __all__ = ['covariance', 'clip_cov', 'clip_cov_plan', 'clip_cov_recipe', 'kl_cov', 'kl_cov_plan', 'kl_cov_recipe', 'spear_clip',
            'spear_plan', 'spear_clip_recipe']
 
-# %% ../../nbs/objective/01_covariance_clips.ipynb #cfb
+# %% ../../nbs/objective/01_covariance_clips.ipynb #b
 from functools import partial
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ from ..recipe import recipe
 
 def covariance(logp:Tensor,  # (action tokens,) log-probability under the policy in training
     batch:Batch, advantage:Tensor,  # tokens need weight; (action tokens,)
-    by:Tensor=None,    # (action tokens,) integer key: means inside each group; None: over the whole batch
-)->Tensor:             # (action tokens,) float64, no gradient; NaN at tokens of weight 0
+    by:Tensor=None,  # (action tokens,) integer key: means inside each group; None: over the whole batch
+)->Tensor:  # (action tokens,) float64, no gradient; NaN at tokens of weight 0
     "Each token's share of the covariance of advantage and log-probability, over the tokens that count in the loss."
     check_flat(logp=logp, advantage=advantage, by=by)
     if not len(logp) == len(advantage) == len(batch.actions):
@@ -29,10 +29,10 @@ def covariance(logp:Tensor,  # (action tokens,) log-probability under the policy
     return (a - group_mean(a, by))*(l - group_mean(l, by))
 
 def clip_cov(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,           # tokens need old_logp; `dropped` where `plan` has put it there
-    advantage:Tensor,      # (action tokens,)
-    entropy:Tensor=None,   # not used; here so that all objectives are called alike
-    share:float=.0002,     # of the tokens, at least one, that lose their loss
+    batch:Batch,  # tokens need old_logp; `dropped` where `plan` has put it there
+    advantage:Tensor,  # (action tokens,)
+    entropy:Tensor=None,  # not used; here so that all objectives are called alike
+    share:float=.0002,  # of the tokens, at least one, that lose their loss
     least:float=1., most:float=5.,  # they are drawn from those with a covariance between these
     low:float=1., high:float=1.,  # bounds of the clip, as in `clip`; the paper's leave ratios up to 2
     seed:int=0)->Tensor:  # of the draw -> (action tokens,) loss
@@ -76,10 +76,10 @@ def clip_cov_recipe():
     return dict(credit=grpo, objective=clip_cov)
 
 def kl_cov(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip_cov`; `held` for `dropped`
-    share:float=.002,     # of the tokens, at least one, that are held; 0: none
-    coef:float=1.,        # weight of the penalty
+    share:float=.002,  # of the tokens, at least one, that are held; 0: none
+    coef:float=1.,  # weight of the penalty
     faithful:bool=False,  # True, as released: a percentage is compared with a number of tokens
-)->Tensor:                # (action tokens,) loss
+)->Tensor:  # (action tokens,) loss
     "Policy loss without clip, penalising moves of highest covariance (KL-Cov, arXiv 2505.22617). Scope: minibatch."
     check_flat(advantage=advantage)
     ratio = _moved(logp, batch)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['entropy_bonus', 'adaptive_recipe', 'epo', 'epo_recipe']
 
-# %% ../../nbs/objective/04_entropy_bonuses.ipynb #826
+# %% ../../nbs/objective/04_entropy_bonuses.ipynb #b
 import math
 from torch import Tensor
 from ..entropy.control import entropy_penalty
@@ -14,9 +14,9 @@ from .policy_loss import clip
 from ..recipe import recipe
 
 def entropy_bonus(logp:Tensor, batch:Batch,  # tokens need old_logp, and entropy_coef where no coefficient is given
-    advantage:Tensor, entropy:Tensor=None,   # (action tokens,) nats, under the policy in training, with gradient
-    coefficient:float=None,                  # alpha; None: the column entropy_coef of the tokens (AdaptiveCoefficient)
-    objective=clip,                          # the loss that the bonus is added to
+    advantage:Tensor, entropy:Tensor=None,  # (action tokens,) nats, under the policy in training, with gradient
+    coefficient:float=None,  # alpha; None: the column entropy_coef of the tokens (AdaptiveCoefficient)
+    objective=clip,  # the loss that the bonus is added to
     **objective_args)->Tensor:  # its arguments, such as low and high -> (action tokens,) loss
     "An objective minus alpha times the entropy of each token (Williams and Peng, 1991; scope: the token)."
     entropy = _open(entropy, logp, 'entropy_bonus')
@@ -44,15 +44,15 @@ def adaptive_recipe():
     from agentlab.entropy.control import AdaptiveCoefficient
     return dict(credit=grpo, objective=entropy_bonus, memory=AdaptiveCoefficient)
 
-def epo(logp:Tensor,      # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp; turns need entropy_history (EntropyHistory), NaN: no penalty
-    advantage:Tensor,     # (action tokens,)
+def epo(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
+    batch:Batch,  # tokens need old_logp; turns need entropy_history (EntropyHistory), NaN: no penalty
+    advantage:Tensor,  # (action tokens,)
     entropy:Tensor=None,  # (action tokens,) nats, under the policy in training, with gradient
-    bonus:float=.001,     # lambda: weight of entropy and penalty
-    smooth:float=1.,      # s: weight of the penalty beside the entropy
-    alpha:float=None,     # height or slope of the penalty, as in `entropy_penalty`
+    bonus:float=.001,  # lambda: weight of entropy and penalty
+    smooth:float=1.,  # s: weight of the penalty beside the entropy
+    alpha:float=None,  # height or slope of the penalty, as in `entropy_penalty`
     within:tuple=(.8, 1.2),  # the range, as factors of the history
-    phase:float=1.,       # k: weight of the penalty in this step (epo_schedule)
+    phase:float=1.,  # k: weight of the penalty in this step (epo_schedule)
     low:float=.2, high:float=.2, dual:float=3.,  # as in `clip`
     # True, as released: a penalty without gradient, and none unless a token of a turn from 25 on is here
     faithful:bool=False)->Tensor:  # (action tokens,) loss

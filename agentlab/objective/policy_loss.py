@@ -5,21 +5,21 @@
 # %% auto #0
 __all__ = ['clip', 'clip_higher_recipe', 'clipped', 'clip_fraction', 'kl_k1', 'kl_k2', 'kl_k3', 'loss_weights']
 
-# %% ../../nbs/objective/00_policy_loss.ipynb #68b
+# %% ../../nbs/objective/00_policy_loss.ipynb #b
 import torch
 from torch import Tensor
 from ..episodes import Batch, check_flat, need
 from ..groups import group_sum
 from ..recipe import recipe
 
-def clip(logp:Tensor,     # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,          # tokens need old_logp: the log-probability before the update
-    advantage:Tensor,     # (action tokens,)
+def clip(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
+    batch:Batch,  # tokens need old_logp: the log-probability before the update
+    advantage:Tensor,  # (action tokens,)
     entropy:Tensor=None,  # (action tokens,) not used; here so that all objectives are called alike
-    low:float=.2,         # a bad token may fall to 1-low of its old probability
-    high:float=.2,        # a good token may rise to 1+high of its old probability
-    dual:float=None,      # bad tokens: loss at most dual*|advantage|; above 1; None: no bound
-)->Tensor:                # (action tokens,) loss
+    low:float=.2,  # a bad token may fall to 1-low of its old probability
+    high:float=.2,  # a good token may rise to 1+high of its old probability
+    dual:float=None,  # bad tokens: loss at most dual*|advantage|; above 1; None: no bound
+)->Tensor:  # (action tokens,) loss
     "Clipped policy loss of each action token (PPO, eq. 7; dual clip of Ye et al. 2020)."
     ratio, advantage = _ratio(logp, batch, advantage, low, high, dual)
     loss = -torch.minimum(ratio*advantage, ratio.clamp(1-low, 1+high)*advantage)
@@ -70,10 +70,10 @@ def clip_fraction(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=Non
     counts = batch.action('weight') > 0
     return (clipped(logp, batch, advantage, entropy, low, high, dual) & counts).sum()/counts.sum().clamp(min=1)
 
-def kl_k1(logp:Tensor,     # (action tokens,) log-probability under the policy, with gradient
-    batch:Batch,           # tokens need ref_logp, and old_logp if `corrected`
+def kl_k1(logp:Tensor,  # (action tokens,) log-probability under the policy, with gradient
+    batch:Batch,  # tokens need ref_logp, and old_logp if `corrected`
     corrected:bool=False,  # multiply by the ratio of policy to old policy: then the gradient is the KL's too
-)->Tensor:                 # (action tokens,) nats
+)->Tensor:  # (action tokens,) nats
     "Log-ratio of policy to reference: unbiased, noisy, of either sign (k1)."
     distance = logp - _reference(batch, logp)
     return distance*_moved(logp, batch) if corrected else distance
@@ -83,11 +83,11 @@ def kl_k2(logp:Tensor,  # (action tokens,) log-probability under the policy, wit
     "Half the squared log-ratio: biased, never negative; as a loss its gradient is the KL's (k2)."
     return (logp - _reference(batch, logp)).square()/2
 
-def kl_k3(logp:Tensor,     # (action tokens,) log-probability under the policy, with gradient
-    batch:Batch,           # tokens need ref_logp, and old_logp if `corrected`
+def kl_k3(logp:Tensor,  # (action tokens,) log-probability under the policy, with gradient
+    batch:Batch,  # tokens need ref_logp, and old_logp if `corrected`
     corrected:bool=False,  # multiply by the ratio of policy to old policy: then the gradient is the KL's too
     bound:float=None,  # at most so many nats a token, as verl's 10: a token beyond it has no gradient; None: no bound
-)->Tensor:                 # (action tokens,) nats
+)->Tensor:  # (action tokens,) nats
     "exp(-d) - 1 + d of the log-ratio d: unbiased and never negative (k3, GRPO eq. 4)."
     if bound is not None and not bound > 0:
         raise ValueError(f'bound={bound}: it is the most a token may count, in nats; use a number above 0, often 10, '

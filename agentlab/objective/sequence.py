@@ -6,7 +6,7 @@
 __all__ = ['each_token', 'each_turn', 'each_row', 'each_episode', 'gspo', 'gspo_plan', 'gspo_turn', 'gspo_episode', 'gspo_recipe',
            'gmpo', 'gmpo_recipe', 'sapo', 'sapo_recipe', 'cispo', 'cispo_recipe']
 
-# %% ../../nbs/objective/02_sequence.ipynb #377
+# %% ../../nbs/objective/02_sequence.ipynb #b
 from collections.abc import Callable
 from functools import partial
 import torch
@@ -38,7 +38,7 @@ def _unit_mean(x, batch, unit):
     return torch.where(x.isnan(), x.to(mean), mean)
 
 def gspo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
-    low:float=3e-4,   # a bad sequence may fall to 1-low, per token
+    low:float=3e-4,  # a bad sequence may fall to 1-low, per token
     high:float=4e-4,  # a good sequence may rise to 1+high, per token
     unit:Callable=each_row)->Tensor:  # batch -> (action tokens,) key of the sequence -> (action tokens,) loss
     """Clipped loss with one ratio per sequence (GSPO-token, arXiv 2507.18071). The ratio is over the tokens of weight
@@ -80,10 +80,10 @@ def gspo_recipe():
     return dict(credit=grpo, objective=gspo, loss_per='row')
 
 def gmpo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
-    low:float=.4,   # a bad token may fall by this much log-probability
+    low:float=.4,  # a bad token may fall by this much log-probability
     high:float=.4,  # a good token may rise by this much log-probability
     unit:Callable=each_row,  # batch -> (action tokens,) key of the sequence; no episodes of several rows
-)->Tensor:          # (action tokens,) loss: every token of a sequence has the loss of the sequence
+)->Tensor:  # (action tokens,) loss: every token of a sequence has the loss of the sequence
     "Geometric mean of the clipped ratios of a sequence, times its advantage (GMPO, arXiv 2507.20673); for per='row'."
     for name, bound in (('low', low), ('high', high)):
         if not bound >= 0:
@@ -101,7 +101,7 @@ def gmpo_recipe():
 
 def sapo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
     tau_good:float=1., tau_bad:float=1.05,  # how fast the gate closes for good tokens; and for the others
-)->Tensor:               # (action tokens,) loss
+)->Tensor:  # (action tokens,) loss
     "Sigmoid gate on the ratio instead of a clip (SAPO, arXiv 2511.20347); for per='row'."
     for name, tau in (('tau_good', tau_good), ('tau_bad', tau_bad)):
         if not tau > 0: raise ValueError(f'{name}={tau}: it is the steepness of the gate and must be above 0, often 1')
@@ -116,9 +116,9 @@ def sapo_recipe():
     return dict(credit=grpo, objective=sapo, loss_per='row')
 
 def cispo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
-    low:float=1.,   # the weight is at least 1-low; 1: no bound
+    low:float=1.,  # the weight is at least 1-low; 1: no bound
     high:float=4.,  # the weight is at most 1+high
-)->Tensor:          # (action tokens,) loss; its gradient is what counts, its value is not bounded
+)->Tensor:  # (action tokens,) loss; its gradient is what counts, its value is not bounded
     "Log-probability times advantage, weighted with the clipped ratio (CISPO, arXiv 2506.13585); for per='token'."
     ratio, advantage = _ratio(logp, batch, advantage, low, high, None)
     return -ratio.clamp(1-low, 1+high).detach()*advantage*logp

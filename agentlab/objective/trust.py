@@ -6,7 +6,7 @@
 __all__ = ['dppo_tv', 'dppo_kl', 'dppo_recipe', 'dcpo_bounds', 'dcpo_clip', 'dcpo_recipe', 'aepo_clip', 'reinforce', 'dro',
            'fit_ratio', 'hispo_mask', 'hispo', 'hispo_recipe']
 
-# %% ../../nbs/objective/03_trust.ipynb #707
+# %% ../../nbs/objective/03_trust.ipynb #b
 from collections.abc import Callable
 import torch
 from torch import Tensor
@@ -17,9 +17,9 @@ from .sequence import _unit_mean, each_row
 from ..recipe import recipe
 
 def dppo_tv(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need `base`
-    low:float=.15,        # a bad token's probability may fall by this much
-    high:float=.15,       # a good token's probability may rise by this much
-    cap:float=20.,        # the weight of a token is its ratio, at most this
+    low:float=.15,  # a bad token's probability may fall by this much
+    high:float=.15,  # a good token's probability may rise by this much
+    cap:float=20.,  # the weight of a token is its ratio, at most this
     base:str='old_logp')->Tensor:  # the old policy: 'old_logp' (trainer) or 'sampler_logp' -> (action tokens,) loss
     "Policy gradient inside a trust region of total variation (DPPO-Binary-TV, arXiv 2602.04879)."
     ratio, advantage, old = _anchored(logp, batch, advantage, low, high, base)
@@ -27,9 +27,9 @@ def dppo_tv(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # 
     return _inside(torch.where(advantage > 0, risen <= high, risen >= -low), ratio, advantage, logp, cap)
 
 def dppo_kl(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need `base`
-    low:float=.05,        # bound of the KL for bad tokens that fall, nats
-    high:float=.05,       # bound of the KL for good tokens that rise, nats
-    cap:float=20.,        # the weight of a token is its ratio, at most this
+    low:float=.05,  # bound of the KL for bad tokens that fall, nats
+    high:float=.05,  # bound of the KL for good tokens that rise, nats
+    cap:float=20.,  # the weight of a token is its ratio, at most this
     base:str='old_logp')->Tensor:  # the old policy: 'old_logp' (trainer) or 'sampler_logp' -> (action tokens,) loss
     "Policy gradient inside a trust region of the binary KL (DPPO-Binary-KL, arXiv 2602.04879)."
     ratio, advantage, old = _anchored(logp, batch, advantage, low, high, base)
@@ -73,7 +73,7 @@ def dcpo_bounds(old:Tensor,  # (action tokens,) log-probability before the updat
 def dcpo_clip(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
     low:float=.2, high:float=.28, cap:float=10.,  # as in `dcpo_bounds`
     dual:float=10.,  # bad tokens: loss at most dual*|advantage|; above 1; None: no bound
-)->Tensor:           # (action tokens,) loss
+)->Tensor:  # (action tokens,) loss
     "Clipped policy loss with bounds that widen for rare tokens (DCPO, arXiv 2509.02333)."
     ratio, advantage = _ratio(logp, batch, advantage, 0, 0, dual)
     least, most = dcpo_bounds(batch.action('old_logp').to(ratio), low, high, cap)
@@ -88,10 +88,10 @@ def dcpo_recipe():
     return dict(credit=grpo, objective=dcpo_clip, shape=dcpo_advantage, memory=OutcomeHistory, loss_per='row')
 
 def aepo_clip(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
-    low:float=.2,   # a bad token may fall to 1-low of its old probability
+    low:float=.2,  # a bad token may fall to 1-low of its old probability
     high:float=.2,  # a good token above 1+high keeps the gradient it had at 1+high
     dual:float=3.,  # bad tokens: loss at most dual*|advantage|; above 1; None: no bound
-)->Tensor:          # (action tokens,) loss
+)->Tensor:  # (action tokens,) loss
     "PPO's clip whose upper bound has a gradient (AEPO, arXiv 2510.14545)."
     ratio, advantage = _ratio(logp, batch, advantage, low, high, dual)
     loss = clip(logp, batch, advantage, None, low, high, dual)
@@ -108,27 +108,27 @@ def reinforce(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  
 
 def dro(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need old_logp
     beta:float=.05,  # strength of the square; a token comes to rest where it has moved by advantage/beta
-)->Tensor:           # (action tokens,) loss
+)->Tensor:  # (action tokens,) loss
     "Policy gradient with a square that holds the policy where it was (DRO, arXiv 2405.19107, per token)."
     if not beta >= 0: raise ValueError(f'beta={beta}: it is the strength of a penalty; use 0 or more, often .05')
     _, advantage = _ratio(logp, batch, advantage, 0, 0, None)
     return -(advantage*logp - beta/2*(logp - batch.action('old_logp')).square())
 
 def fit_ratio(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    batch:Batch,            # tokens need old_logp; whole turns
-    advantage:Tensor,       # (action tokens,) the same for all tokens of a turn
-    entropy:Tensor=None,    # not used; here so that all objectives are called alike
-    beta:float=.1,          # strength of the square; a turn comes to rest where it has moved by advantage/beta
-)->Tensor:                  # (action tokens,) loss of their turn; weigh with loss_per='turn'
+    batch:Batch,  # tokens need old_logp; whole turns
+    advantage:Tensor,  # (action tokens,) the same for all tokens of a turn
+    entropy:Tensor=None,  # not used; here so that all objectives are called alike
+    beta:float=.1,  # strength of the square; a turn comes to rest where it has moved by advantage/beta
+)->Tensor:  # (action tokens,) loss of their turn; weigh with loss_per='turn'
     "The square that `dro` completes, for whole turns: (beta times the log-ratio of a turn - its advantage)^2 (MiRA)."
     _, advantage = _ratio(logp, batch, advantage, 0, 0, None)
     return (beta*group_sum(logp - batch.action('old_logp'), batch.action_turn) - advantage).square()
 
 def hispo_mask(batch:Batch,  # tokens need old_logp (trainer) and sampler_logp
     sequence:float=.05,  # geometric mean over the sequence: closer to 1 than this (our choice)
-    token:float=.5,      # ratio of the token: closer to 1 than this (our choice)
+    token:float=.5,  # ratio of the token: closer to 1 than this (our choice)
     unit:Callable=each_row,  # batch -> (action tokens,) key of the sequence
-)->Tensor:               # (action tokens,) bool: stays in the loss
+)->Tensor:  # (action tokens,) bool: stays in the loss
     "True where trainer and sampler agree, on the sequence and on the token (HisPO, arXiv 2603.21065, from notes)."
     gap = batch.action('old_logp').double() - need(batch.tokens, 'sampler_logp', 'HisPO compares trainer and sampler',
         'Set it with batch.with_action(sampler_logp=...).')[batch.actions]
@@ -137,7 +137,7 @@ def hispo_mask(batch:Batch,  # tokens need old_logp (trainer) and sampler_logp
 def hispo(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; tokens need sampler_logp too
     sequence:float=.05, token:float=.5, unit:Callable=each_row,  # as in `hispo_mask`
     low:float=.2, high:float=.28, dual:float=3.,  # bounds of the ratio to the sampler, as in `clip`
-)->Tensor:                # (action tokens,) loss; 0 where trainer and sampler disagree
+)->Tensor:  # (action tokens,) loss; 0 where trainer and sampler disagree
     "Clipped loss against the sampler where it agrees (in the spirit of HisPO, arXiv 2603.21065); per=a constant."
     kept = hispo_mask(batch, sequence, token, unit)
     loss = clip(logp, batch.with_action(old_logp=batch.action('sampler_logp')), advantage, None, low, high, dual)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/policy/index.ipynb #5e2
+# %% ../../nbs/policy/index.ipynb #b
 from ..settings import door
 from .core import (Chat, Policy, checkpoint_layers, parts, take_rows, token_logps, word_tokenizer)
 from .template import template_facts

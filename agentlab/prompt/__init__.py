@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/prompt/index.ipynb #e92
+# %% ../../nbs/prompt/index.ipynb #b
 from ..settings import door
 from agentlab.prompt.instruction import (Instruction, Instructed, play_instructed, read_instruction, render,
     render_english, warm_views)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Tried', 'design_chances', 'pair_ridge', 'shuffled', 'covering', 'new_part', 'recombine', 'search_designs']
 
-# %% ../../nbs/prompt/05_designs.ipynb #d02
+# %% ../../nbs/prompt/05_designs.ipynb #b
 import math, random
 from collections.abc import Callable
 from dataclasses import dataclass, field

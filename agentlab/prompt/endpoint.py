@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EndpointError', 'Endpoint', 'without', 'ask_json']
 
-# %% ../../nbs/prompt/04_endpoint.ipynb #3e2
+# %% ../../nbs/prompt/04_endpoint.ipynb #b
 import json, os, re
 from urllib.parse import urlsplit
 from ..patience import GaveUp, NotNow, Patience, Spent, retry_after, worth_again
@@ -17,13 +17,13 @@ class EndpointError(RuntimeError):
 class Endpoint:
     "A language model behind an OpenAI-compatible server: messages -> text."
     def __init__(self, url:str,  # up to /v1, such as 'http://localhost:8000/v1'
-        model:str,               # the name under which the server knows it
+        model:str,  # the name under which the server knows it
         key_name:str='OPENAI_API_KEY',  # environment variable that holds the key; unset: no key is sent
-        timeout:float=60.,       # seconds for one request
-        attempts:int=4,          # requests until one is answered; refusals are not asked again
+        timeout:float=60.,  # seconds for one request
+        attempts:int=4,  # requests until one is answered; refusals are not asked again
         patience:Patience=None,  # pauses and time of these requests; None: at most five minutes
-        budget=None,             # agentlab.patience.Budget, which clients may share; None: without a limit
-        **options):              # of the request: temperature, max_tokens, ...
+        budget=None,  # agentlab.patience.Budget, which clients may share; None: without a limit
+        **options):  # of the request: temperature, max_tokens, ...
         parts = urlsplit(url)
         if parts.scheme not in ('http', 'https') or not parts.hostname:
             raise ValueError('url: give http://host:port/v1 or https://host/v1')
@@ -37,7 +37,7 @@ class Endpoint:
     def __repr__(self): return f'Endpoint({self.url!r}, {self.model!r})'
     def __call__(self, messages:list,  # of dict(role=, content=)
         schema:dict=None  # JSON schema that the answer must follow, for servers that can enforce one
-    )->str:               # what the model said
+    )->str:  # what the model said
         "Ask. Raises EndpointError."
         return self.answer(messages, schema)[0]
     def answer(self, messages:list, schema:dict=None)->tuple:  # text; tokens of it, None where the server does not say
@@ -99,8 +99,8 @@ _fence = re.compile(r'^\s*```(?:json)?\s*(.*?)\s*```\s*$', re.DOTALL)
 
 def ask_json(model,  # an Endpoint, or any function (messages, schema) -> text
     messages:list, schema:dict,  # of dict(role=, content=); JSON schema of the answer, sent along
-    check            # parsed answer -> what the caller wants; raises ValueError or TypeError for what will not do
-):                   # what `check` returned
+    check  # parsed answer -> what the caller wants; raises ValueError or TypeError for what will not do
+):  # what `check` returned
     "A checked JSON answer. Raises EndpointError."
     text = model(messages, schema)
     fenced = _fence.match(text)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_society', 'debate', 'majority', 'first_answers', 'graph_accuracy', 'gains', 'edit_graph', 'hrpo']
 
-# %% ../../nbs/prompt/06_graphs.ipynb #102
+# %% ../../nbs/prompt/06_graphs.ipynb #b
 from collections import Counter
 from collections.abc import Callable
 from itertools import permutations

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Inspo', 'nearest']
 
-# %% ../../nbs/prompt/03_inspo.ipynb #366
+# %% ../../nbs/prompt/03_inspo.ipynb #b
 import json, random
 from collections.abc import Callable
 from dataclasses import asdict
@@ -28,11 +28,11 @@ class Inspo:
         start:tuple=(Instruction(),),  # the first population
         propose:Callable=reflect, admit:Callable=lenient,  # parents, plays, rng -> candidates; who may join
         groups:int=8, every:int=20,  # of an update; updates between two generations
-        parents:int=2,             # best members that a proposer sees
-        checks:int=16,             # episodes in which a candidate is checked
-        recent:int=4,              # last updates of a generation whose plays are read
+        parents:int=2,  # best members that a proposer sees
+        checks:int=16,  # episodes in which a candidate is checked
+        recent:int=4,  # last updates of a generation whose plays are read
         max_tokens:int=8, max_turns:int=64,  # of the checks
-        **population):             # n, tau, rho, patience of the Population
+        **population):  # n, tau, rho, patience of the Population
         if every < 1 or checks < 1 or not 1 <= recent <= every:
             raise ValueError(f'every={every}, checks={checks}, recent={recent}: give numbers from 1, recent <= every')
         self.policy, self.seed, self.env, self.propose, self.admit, self.groups, self.every = (

@@ -7,7 +7,7 @@ __all__ = ['grammar', 'control_words', 'said', 'Instruction', 'check_facts', 're
            'render_english', 'Instructed', 'squeezed', 'play_instructed', 'instructed_tasks', 'any_view', 'warm_views',
            'one_window']
 
-# %% ../../nbs/prompt/00_instruction.ipynb #727
+# %% ../../nbs/prompt/00_instruction.ipynb #b
 import json, math, random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -70,10 +70,10 @@ def read_instruction(text:str)->Instruction:  # what `Instruction.json` wrote
 @dataclass(frozen=True)
 class Turns:
     "What a seat has read and done so far, and what stands before it now."
-    now: str           # the present observation
-    seen: tuple = ()   # (observation, action) of its earlier turns, oldest first
+    now: str  # the present observation
+    seen: tuple = ()  # (observation, action) of its earlier turns, oldest first
     legal: tuple = ()  # actions that are understood here
-    goal: str = ''     # what it is all about
+    goal: str = ''  # what it is all about
 
 def view_lines(instruction:Instruction, turns:Turns,
     rule:str, goal:str, before:str, legal:str)->list:  # how a fact, the goal, an earlier turn and the actions are put
@@ -201,9 +201,9 @@ def any_view(generator, env)->Instruction:
 
 def warm_views(policy, env,  # an Instructed, usually with a function that draws instructions, such as `any_view`
     steps:int=150, episodes:int=32,  # updates; games of an update
-    lr:float=8e-3,    # warms up over 20 updates, then falls along a cosine to a tenth
+    lr:float=8e-3,  # warms up over 20 updates, then falls along a cosine to a tenth
     noise:float=.5, pool:int=2048,  # of the demonstrator; different games
-    seed:int=0):      # the policy
+    seed:int=0):  # the policy
     "Supervised learning on demonstrations, every turn in a window of its own."
     demos = [one_window(e, policy.chat)
         for e in demonstrate(env, policy.chat, [derive(seed, 'demo', i) for i in range(pool)], noise)]

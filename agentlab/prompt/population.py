@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Member', 'lenient', 'strict', 'Population', 'family_tree', 'fronts', 'survivors', 'pareto_chances']
 
-# %% ../../nbs/prompt/01_population.ipynb #8d1
+# %% ../../nbs/prompt/01_population.ipynb #b
 import json, math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -18,20 +18,20 @@ from ..settings import in_parts, needed
 class Member:
     "An instruction of a population, now or once."
     instruction: Instruction
-    w: float = 0.     # moving average of what its groups earned
+    w: float = 0.  # moving average of what its groups earned
     parent: int = -1  # number of the member it was made from; -1: it was there from the beginning
-    born: int = 0     # update in which it joined
-    groups: int = 0   # groups that it was credited with
-    gone: int = -1    # update in which it left; -1: it is still there
+    born: int = 0  # update in which it joined
+    groups: int = 0  # groups that it was credited with
+    gone: int = -1  # update in which it left; -1: it is still there
 
 class _Weighted:
     "Members, drawn by weights that follow what their groups earn."
     members: list[Member]
-    n: int         # members after new ones were admitted
-    tau: float     # temperature of the draw
-    rho: float     # what an update keeps of the old weight
+    n: int  # members after new ones were admitted
+    tau: float  # temperature of the draw
+    rho: float  # what an update keeps of the old weight
     patience: int  # groups that a member is given before it can be sent away
-    trace: list    # [update, number, weight]
+    trace: list  # [update, number, weight]
     @property
     def alive(self)->list:
         "Numbers of the members that are still there."
@@ -61,7 +61,7 @@ class _Weighted:
         self.trace += [[step, i, self.members[i].w] for i in self.alive]
 
 def lenient(scores:Tensor,  # (candidates,) mean reward of each when it was checked
-    weights:Tensor,         # (members alive,)
+    weights:Tensor,  # (members alive,)
     room:int)->list:  # places that are free -> (candidate, its weight), best first
     "The best candidates fill the population, with at least the worst survivor's weight."
     order = torch.argsort(scores, descending=True, stable=True)[:max(room, 0)].tolist()
@@ -82,9 +82,9 @@ class _Renewed(_Weighted):
         for i in gone: self.members[i].gone = step
         return sorted(gone)
     def admit(self, candidates:list,  # Instructions
-        scores,               # (candidates,) mean reward of each when it was checked
-        parents:list,         # number of the member that each was made from; -1: none
-        step:int,             # update
+        scores,  # (candidates,) mean reward of each when it was checked
+        parents:list,  # number of the member that each was made from; -1: none
+        step:int,  # update
         how:Callable=lenient)->list:  # scores, weights, room -> [(candidate, weight)] -> numbers of the new members
         "Let candidates join. One that is there already does not join twice."
         scores = torch.as_tensor(scores, dtype=torch.float64)
@@ -105,10 +105,10 @@ class _Renewed(_Weighted):
 class Population(_Renewed):
     "Weighted instructions, numbered in the order of joining; those that left are kept for the family tree."
     def __init__(self, items:list,  # Instructions to begin with
-        w:list=None,                # their weights; default: 0
+        w:list=None,  # their weights; default: 0
         n:int=4, tau:float=.15,  # members after new ones were admitted; temperature of the draw
-        rho:float=.8,               # what an update keeps of the old weight
-        patience:int=2):            # groups that a member is given before it can be sent away
+        rho:float=.8,  # what an update keeps of the old weight
+        patience:int=2):  # groups that a member is given before it can be sent away
         if not items: raise ValueError('items=[]: give at least one instruction to begin with')
         if len(set(items)) < len(items): raise ValueError('items holds an instruction twice; give each once')
         if w is not None and len(w) != len(items):

@@ -7,7 +7,7 @@ __all__ = ['answer_schema', 'Play', 'now_of', 'plays_of', 'plain_text', 'batch_p
            'diagnose', 'reflect', 'Fact', 'mine', 'mined', 'together', 'messages_of', 'ask_model', 'read_or_none',
            'with_gepa']
 
-# %% ../../nbs/prompt/02_propose.ipynb #27c
+# %% ../../nbs/prompt/02_propose.ipynb #b
 import json
 from collections import defaultdict
 from collections.abc import Callable
@@ -61,8 +61,8 @@ def batch_plays(batch:Batch,  # of `play_instructed`: a row per turn
         for n, (i, s, t, g) in enumerate(facts)]
 
 def mutate(parents:list, plays:list, rng,  # Instructions, the best one first; random.Random
-    count:int=4           # candidates
-)->list:                  # different Instructions, none of them a parent; fewer where the grammar is exhausted
+    count:int=4  # candidates
+)->list:  # different Instructions, none of them a parent; fewer where the grammar is exhausted
     "Random edits of one slot of a parent."
     found = {}
     for _ in range(50*count):
@@ -109,7 +109,7 @@ def diagnose(parent:Instruction, plays:list,  # recent ones; only those of the p
 
 def reflect(parents:list, plays:list, rng, count:int=4,  # as for `mutate`; candidates
     stray:float=.3  # chance of a candidate to be a random edit of a parent
-)->list:            # different Instructions, none of them a parent; fewer where the grammar is exhausted
+)->list:  # different Instructions, none of them a parent; fewer where the grammar is exhausted
     "What `diagnose` says of the best parents, then random edits of that; now and then a random edit of a parent."
     wanted, found = list(dict.fromkeys(changed for parent in parents for changed, _ in diagnose(parent, plays)
         if changed not in parents)), {}
@@ -124,17 +124,17 @@ def reflect(parents:list, plays:list, rng, count:int=4,  # as for `mutate`; cand
 @dataclass(frozen=True)
 class Fact:
     "A rule that was mined, with what supports it."
-    after: str        # an observation
-    do: str           # an action
-    won: int          # episodes won that had it
-    lost: int         # episodes lost that had it
+    after: str  # an observation
+    do: str  # an action
+    won: int  # episodes won that had it
+    lost: int  # episodes lost that had it
     otherwise: float  # share won of the episodes that read `after` and took another action in that turn
 
 def mine(plays:list, support:int=8,  # of any instructions; episodes won, at least
     groups:int=3,  # different groups in which it won, at least: a task played eight times is one piece of evidence
     confidence:float=.8,  # share of episodes with (after, do) that were won
-    contrast:float=.4     # ahead of the episodes that did something else
-)->list:                  # Facts, the best supported first; one for each `after`
+    contrast:float=.4  # ahead of the episodes that did something else
+)->list:  # Facts, the best supported first; one for each `after`
     "What winners did after an observation and losers did not."
     read, did, group = defaultdict(list), defaultdict(list), defaultdict(set)
     for number, play in enumerate(plays):
@@ -157,7 +157,7 @@ def mine(plays:list, support:int=8,  # of any instructions; episodes won, at lea
     return list(best.values())
 
 def mined(parents:list, plays:list, rng, count:int=4,  # as for `mutate`; candidates
-    most:int=4,   # facts that are stated at once
+    most:int=4,  # facts that are stated at once
     **rules)->list:  # of `mine` -> Instructions
     "Parents with the facts of the plays: as many as are stated at once, then fewer."
     facts, found = mine(plays, **rules)[:most], {}
@@ -200,7 +200,7 @@ def messages_of(parents:list, plays:list, count:int, worst:int)->list:
              content=json.dumps(dict(parents=[json.loads(p.json()) for p in parents], transcripts=shown)))]
 
 def ask_model(parents:list, plays:list, rng,  # as for `mutate`
-    model,             # agentlab.prompt.endpoint.Endpoint, or any function (messages, schema) -> text
+    model,  # agentlab.prompt.endpoint.Endpoint, or any function (messages, schema) -> text
     count:int=4, worst:int=6,  # candidates; plays that the model reads, lost ones first
     longest:int=1000,  # characters of a text
     on_failure:Callable=None)->list:  # called with the reason when the model gave nothing usable -> Instructions

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/replay/index.ipynb #bb2
+# %% ../../nbs/replay/index.ipynb #b
 from ..settings import door
 from .buffer import Buffer, Replay, alike, pick, prioritised, stratified, success_first, uniform
 from .success import (SuccessReplay, by_number, by_prompt, by_start, draw_same, everything, failed,

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TABLES', 'PRIORITY_EPS', 'pick', 'alike', 'uniform', 'success_first', 'stratified', 'prioritised', 'Buffer', 'Replay']
 
-# %% ../../nbs/replay/00_buffer.ipynb #b2c
+# %% ../../nbs/replay/00_buffer.ipynb #b
 import math
 from collections import OrderedDict
 from collections.abc import Callable
@@ -103,7 +103,7 @@ def uniform(facts:Table, n:int, generator:torch.Generator,  # a row per stored e
 
 def success_first(facts:Table,  # a row per stored episode; reads `success`
     n:int, generator:torch.Generator, step:int=0,  # of the draw; training step (not used)
-)->Tensor:       # (n,) rows of `facts`: successes in random order, then, if they are too few, failures in random order
+)->Tensor:  # (n,) rows of `facts`: successes in random order, then, if they are too few, failures in random order
     "n different episodes: failures only when there are not enough successes."
     order = uniform(facts, len(facts), generator)
     if n > len(facts): raise ValueError(f'n={n} different episodes of {len(facts)}: ask for fewer')
@@ -119,10 +119,10 @@ def stratified(leaf:Tensor, n:int,  # (N,) non-negative weights; number of draws
 @dataclass(frozen=True)
 class prioritised:
     "Sampler: chances as priority^alpha, with the weights that undo them (PER, Schaul et al. 2016, arXiv 1511.05952)."
-    alpha: float = .6     # 0: uniform with repetition; 1: proportional to the priority
-    beta: float = .4      # how far the weights undo the chances at step 0; 1: wholly
+    alpha: float = .6  # 0: uniform with repetition; 1: proportional to the priority
+    beta: float = .4  # how far the weights undo the chances at step 0; 1: wholly
     beta_end: float = 1.  # and after `steps` steps
-    steps: int = 0        # over which beta goes to beta_end in a line; 0: it stays
+    steps: int = 0  # over which beta goes to beta_end in a line; 0: it stays
     def __post_init__(self):
         for name in ('alpha', 'beta', 'beta_end'):
             if not 0 <= getattr(self, name) < math.inf:
@@ -191,11 +191,11 @@ def _measured(batch: Batch, first: int, step: int, priority: Tensor)->Segment:
 
 class _Stored:
     "What a buffer holds."
-    folder: Path|None   # where the episodes are kept
-    segments: list      # what each `add` brought, the oldest first
-    start: int          # number of the oldest live episode
-    end: int            # number that the next episode will have
-    priority: Tensor    # (episodes,) float64
+    folder: Path|None  # where the episodes are kept
+    segments: list  # what each `add` brought, the oldest first
+    start: int  # number of the oldest live episode
+    end: int  # number that the next episode will have
+    priority: Tensor  # (episodes,) float64
     _facts: Table|None  # of all live episodes, once it was asked for
     def __len__(self): return self.end - self.start
     def __repr__(self): return f'Buffer of {len(self)} episodes' + (f' in {self.folder}' if self.folder else '')
@@ -228,7 +228,7 @@ def _checked_priority(priority, n: int)->Tensor:
 class _Adding(_Stored):
     "New episodes come, the oldest go."
     def add(self, batch:Batch,  # whole episodes with all their columns; on any device
-        step:int,     # training step
+        step:int,  # training step
         # (episodes,) any finite number, of which the absolute value counts; None: the largest ever set (1 at first)
         priority:Tensor|None=None):
         "Store the episodes, then let the oldest go until the bounds hold. After the call they are on disk."
@@ -319,7 +319,7 @@ class _Drawing(_Taking):
         # (facts, n, generator, step) -> rows of facts; where it has `weights`, they are put on the episodes
         how:Callable=uniform, *, generator:torch.Generator,  # of the draw
         step:int|None=None,  # training step, for staleness and annealing; None: of the last add
-        **kw,                # source and group of `take`
+        **kw,  # source and group of `take`
     )->Batch:  # n episodes; `episodes.replay_number`, and `episodes.replay_weight` from a sampler with weights
         "Draw episodes. Those that are stale at `step` are not there."
         if n < 0: raise ValueError(f'n={n}: give a number of episodes from 0')
@@ -387,12 +387,12 @@ class _Content(_Drawing, Journal):
 @in_parts
 class Buffer(_Content):
     "Whole past episodes, the oldest go first. In memory, or in a folder of Parquet files that never change."
-    cache_bytes = 2**28       # of files that were read, kept in memory
+    cache_bytes = 2**28  # of files that were read, kept in memory
     def __init__(self, folder=None,  # where the episodes are kept; what is there already is read. None: in memory
-        episodes:int=4096,    # at most so many episodes
+        episodes:int=4096,  # at most so many episodes
         bytes:int=2**30,  # at most so many bytes of columns and labels in memory (files are compressed, and smaller)
         stale:int|None=None,  # episodes more than so many training steps old are not given out; None: no limit
-        write:bool=True):     # False: the folder is only read; what is added stays in memory
+        write:bool=True):  # False: the folder is only read; what is added stays in memory
         for name, x in (('episodes', episodes), ('bytes', bytes)):
             if x < 1: raise ValueError(f'{name}={x}: give a number from 1')
         if stale is not None and stale < 0:
@@ -404,7 +404,7 @@ class Buffer(_Content):
         self._files, self._named, self._claimed, self._facts, self._cache = set(), [], False, None, OrderedDict()
         if folder is not None: self._read()
     def open(self, folder,  # where the episodes are kept from now on
-        write:bool=True):   # False: another process writes there
+        write:bool=True):  # False: another process writes there
         "Move the buffer to a folder. What is there stays until `restore` names it, or the first `add` removes it."
         for segment in self.segments: segment.batch = self._content(segment)[0]
         self.folder, self.writes = Path(folder), write

@@ -7,7 +7,7 @@ __all__ = ['DEMONSTRATION', 'is_demonstration', 'mixture', 'own_probability', 'o
            'find_demonstrations', 'with_demonstration', 'Demonstrations', 'told_by', 'play_beside_demonstration',
            'rl_plus_recipe']
 
-# %% ../../nbs/replay/04_demonstrations.ipynb #8a0
+# %% ../../nbs/replay/04_demonstrations.ipynb #b
 import math
 from collections.abc import Callable
 from itertools import islice
@@ -48,11 +48,11 @@ def over_target(logp:Tensor, batch:Batch)->Tensor:
 def rl_plus(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # as in `clip`; episodes need source
     low:float=None, high:float=None,  # clip of on-policy tokens, None: .2; the release's clip_upper_bound is 1+high
     ratio:Callable=mixture,  # logp, batch -> (action tokens,) ratio of demonstration tokens
-    explore:float=.5,     # power of 1-p in their advantage; 0: none
+    explore:float=.5,  # power of 1-p in their advantage; 0: none
     least:float=0., most:float=math.inf,  # their ratio is clamped to this range
-    certain:float=None,   # tokens of either kind that are likelier than this have loss 0
+    certain:float=None,  # tokens of either kind that are likelier than this have loss 0
     faithful:bool=False,  # True, as in the authors' script: on-policy tokens are not clipped
-)->Tensor:                # (action tokens,) loss
+)->Tensor:  # (action tokens,) loss
     "Clipped loss on-policy, multiple importance sampling and exploration on demonstrations (RL-PLUS, 2508.00222)."
     if faithful and (low, high) != (None, None):
         raise ValueError(f'low={low}, high={high} together with faithful=True, which takes the clip away; '
@@ -71,13 +71,13 @@ def rl_plus(logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None,  # 
 
 @estimator('outcome of the episode', "the agent's own episodes of the same task and seat", 'every token of the episode',
     'Dong et al., 2025, RL-PLUS, arXiv 2508.00222 (code read)', needs=('group', 'source'))
-def grpo_split(b:Batch,   # episodes and demonstrations; episodes need `source`
-    scale:str='std',      # 'std': divide by the deviation of the own episodes, where it is not 0; None: do not
-    ddof:int=1,           # 1: sample deviation; 0: population
-    eps:float=1e-6,       # added to the deviation
+def grpo_split(b:Batch,  # episodes and demonstrations; episodes need `source`
+    scale:str='std',  # 'std': divide by the deviation of the own episodes, where it is not 0; None: do not
+    ddof:int=1,  # 1: sample deviation; 0: population
+    eps:float=1e-6,  # added to the deviation
     singleton:str='raw',  # fewer than two own episodes: 'raw' keeps the outcome, 'zero' gives 0
-    rows:str='episode',   # who votes: 'episode' once each, or 'turn'
-)->Tensor:                # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    rows:str='episode',  # who votes: 'episode' once each, or 'turn'
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome against the episodes of its task and seat that are no demonstrations (RL-PLUS's split variant)."
     _check_compare(scale, ddof, singleton)
     outcome, peers, unit = b.of_turn('outcome').double(), b.of_turn('group', 'seat'), b.unit(rows)
@@ -103,9 +103,9 @@ def find_demonstrations(batch:Batch, demos:Batch,  # what was played; demonstrat
     return lead, torch.where(fits.any(1), (fits*luck.to(fits.device)).argmax(1), -1)
 
 def with_demonstration(batch:Batch, demos:Batch,  # what was played, raw; demonstrations
-    policy=None,           # agentlab.policy.Policy before the update, for old_logp and entropy of the demonstrations
+    policy=None,  # agentlab.policy.Policy before the update, for old_logp and entropy of the demonstrations
     key:Callable=first_state,  # see find_demonstrations
-    replace:bool=True,     # True: it takes the place of the group's last own episode
+    replace:bool=True,  # True: it takes the place of the group's last own episode
     generator:torch.Generator=None,  # draws one of several demonstrations; None: the first
     temperature:float=1.)->Batch:  # of the log-probabilities -> the demonstrations stand at the end
     "The batch with a demonstration in every group (and seat) for which there is one."

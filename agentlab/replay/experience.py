@@ -7,7 +7,7 @@ __all__ = ['zones', 'SCHEMA', 'tip_words', 'clean', 'likeness', 'head', 'Cluster
            'duplicate', 'Library', 'fitting', 'tip_text', 'Experienced', 'bare', 'OwnLibrary', 'slea_recipe', 'Found',
            'decision', 'strategies', 'failings', 'Tipped']
 
-# %% ../../nbs/replay/08_experience.ipynb #3d0
+# %% ../../nbs/replay/08_experience.ipynb #b
 import json, random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -25,8 +25,8 @@ from ..settings import in_parts
 _signs = str.maketrans('<>[]', '‹›()')
 
 def clean(text:str,  # anything that somebody wrote
-    limit:int=200,   # characters kept; a longer text ends in '...'
-)->str:              # one line; it cannot hold a control token such as <|im_end|>, nor markup
+    limit:int=200,  # characters kept; a longer text ends in '...'
+)->str:  # one line; it cannot hold a control token such as <|im_end|>, nor markup
     "A text that is safe to put into a prompt or a page."
     if not isinstance(text, str): raise ValueError(f'text={text!r} is a {type(text).__name__}; give a str')
     if limit < 4: raise ValueError(f'limit={limit}: give at least 4 characters')
@@ -45,27 +45,27 @@ def head(observation:str)->str:  # text of the environment -> its first 300 char
 class Cluster:
     "Observations that count as one place."
     id:int
-    task:str|None      # observations of different tasks are never in one cluster
-    text:str           # the observation that founded it
-    members:int = 1    # observations that were put here
+    task:str|None  # observations of different tasks are never in one cluster
+    text:str  # the observation that founded it
+    members:int = 1  # observations that were put here
     retrieved:int = 0  # how often it was asked for tips
 
 @dataclass
 class Experience:
     "One tip."
-    id:int                 # never used twice
-    content:str            # cleaned
-    level:str              # principle, method, example; or mistake, pattern, diagnostic
-    score:float            # what it competes with for its place
-    task:str|None = None   # None: of use in every task
+    id:int  # never used twice
+    content:str  # cleaned
+    level:str  # principle, method, example; or mistake, pattern, diagnostic
+    score:float  # what it competes with for its place
+    task:str|None = None  # None: of use in every task
     where:int|None = None  # cluster it belongs to; None: of use everywhere
-    used:int = 0           # how often it was shown
+    used:int = 0  # how often it was shown
 
 class Clusters:
     "Observations by signature and likeness; bounded."
     def __init__(self, limit:int=500, threshold:float=.85,  # most clusters; likeness of two members
         signature:Callable=head,  # observation -> text that must be equal
-        faithful:bool=False):     # True: evicted clusters of a task stay in the index, as in the release
+        faithful:bool=False):  # True: evicted clusters of a task stay in the index, as in the release
         if limit < 1: raise ValueError(f'limit={limit}: keep at least 1 cluster')
         if not 0 <= threshold <= 1: raise ValueError(f'threshold={threshold}: give a likeness from 0 to 1')
         self.limit, self.threshold, self.signature, self.faithful = limit, threshold, signature, faithful
@@ -116,12 +116,12 @@ class _Shelf:
     tips: list[Experience]
     clusters: Clusters
     room: dict[str, int]  # zone -> most tips of a level
-    step: int             # training step
-    warm_up: int          # nothing is shown before this training step,
-    least: int            # nor with fewer tips
-    faithful: bool        # the quirks of the release
-    numbered: int         # entries so far
-    cache: dict           # of the release: place -> tips it was given first
+    step: int  # training step
+    warm_up: int  # nothing is shown before this training step,
+    least: int  # nor with fewer tips
+    faithful: bool  # the quirks of the release
+    numbered: int  # entries so far
+    cache: dict  # of the release: place -> tips it was given first
     def __len__(self): return len(self.tips)
     def __bool__(self): return True  # an empty library is a library: the trainer asks whether there is a memory
     @property
@@ -138,7 +138,7 @@ class _Admitting(_Shelf):
     def admit(self, content:str, level:str,  # the tip; a level of `zones`
         score:float, task:str|None=None,  # finite; None: for every task
         observation:str|None=None,  # where it belongs; None: everywhere
-    )->int|None:                    # number of the entry that holds this tip now; None: rejected
+    )->int|None:  # number of the entry that holds this tip now; None: rejected
         "Take in a tip, or raise the score of the one that says the same, or reject it."
         if level not in _zone: raise ValueError(f'level={level!r}: use one of {", ".join(_zone)}')
         if not torch.isfinite(torch.tensor(float(score))):
@@ -205,8 +205,8 @@ class _Retrieving(_Admitting):
 class _Evolving(_Retrieving):
     "What a batch of episodes adds."
     def evolve(self, episodes:list,  # what was played; text and outcomes are read
-        task:str|None=None,    # kind of task of these episodes
-        top:int=5,             # best successes and worst failures that are read
+        task:str|None=None,  # kind of task of these episodes
+        top:int=5,  # best successes and worst failures that are read
         limits:tuple=(10, 5),  # most strategies and warnings of one call
         threshold:float=.5)->dict:  # outcome of a success -> added, raised (a duplicate), rejected
         "Extract tips from the best successes and the worst failures of a batch, and admit them."
@@ -292,7 +292,7 @@ class Library(_Kept):
     def __init__(self, golden:int=100, warning:int=50,  # most tips of a level
         clusters:int=500, threshold:float=.85, signature:Callable=head,  # see `Clusters`; see `Clusters`
         warm_up:int=5, least:int=10,  # shows nothing before this training step, nor with fewer tips
-        faithful:bool=False):     # True: the quirks of the release, each named where it is shown
+        faithful:bool=False):  # True: the quirks of the release, each named where it is shown
         if min(golden, warning) < 1:
             raise ValueError(f'golden={golden}, warning={warning}: a level needs room for at least 1 tip')
         self.room, self.warm_up, self.least, self.faithful = (dict(golden=golden, warning=warning), warm_up, least,
@@ -335,7 +335,7 @@ def fitting(lines:list, budget:int)->str:  # texts; characters in all, line ends
 def tip_text(golden:list, warning:list,  # `Experience`s
     budget:int=800, each:int=200,  # characters in all, and of one tip
     faithful:bool=False,  # True: headings, and a cut at the budget wherever it falls
-)->str:                   # '' where there is nothing to say; never longer than `budget`
+)->str:  # '' where there is nothing to say; never longer than `budget`
     "Tips as lines of text."
     if budget < 4 or each < 4: raise ValueError(f'budget={budget}, each={each}: give at least 4 characters')
     if faithful:
@@ -401,7 +401,7 @@ def decision(turn:Turn)->str:  # of an episode -> where it was, what was done
     return f"After '{clean(bare(turn.observation), 120)}': {clean(turn.text, 60)}"
 
 def strategies(episode:Episode, decisions:int=2,  # a success; the last so many turns become examples
-)->list:              # of `Found`
+)->list:  # of `Found`
     "What a success teaches: its actions, its last decisions, the order of its kinds of action."
     good = [turn for turn in episode.turns if not turn.invalid and clean(turn.text)]
     if not good: return []

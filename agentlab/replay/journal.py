@@ -6,7 +6,7 @@
 __all__ = ['REPLAY_VERSION', 'file_of', 'Segment', 'read_segment', 'first_numbers', 'read_state', 'Journal', 'to_bytes',
            'from_bytes']
 
-# %% ../../nbs/replay/10_journal.ipynb #06e
+# %% ../../nbs/replay/10_journal.ipynb #b
 import hashlib, json, re, tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path

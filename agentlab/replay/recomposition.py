@@ -6,7 +6,7 @@
 __all__ = ['n_turns', 'n_tokens', 'succeeded', 'each_task', 'all_together', 'priority', 'priority_only', 'rorecomp_recipe',
            'Recomposition']
 
-# %% ../../nbs/replay/03_recomposition.ipynb #b85
+# %% ../../nbs/replay/03_recomposition.ipynb #b
 from collections.abc import Callable
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ def priority(b:Batch, length:Callable=n_turns,  # Batch -> (episodes,) how long
     keep_incorrect:float=.5,  # share of the incorrect ones, the longest first; rounded up
     correct:Callable=succeeded,  # Batch -> (episodes,) bool
     by:Callable=each_task,  # Batch -> (episodes,) key of those that are sorted together
-)->Tensor:                  # (episodes,) bool; equally long ones in their order
+)->Tensor:  # (episodes,) bool; equally long ones in their order
     "Which episodes are learned from at once: short correct and long incorrect ones (in the spirit of RoRecomp)."
     for name, x in (('keep_correct', keep_correct), ('keep_incorrect', keep_incorrect)):
         if not 0 <= x <= 1: raise ValueError(f'{name}={x}: it is a share of the episodes; give 0 to 1')
@@ -71,9 +71,9 @@ def rorecomp_recipe():
 class Recomposition(Replay):
     "Stores what `priority_only` set aside, and gives it back as compensation batches (in the spirit of RoRecomp)."
     def __init__(self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
-        comp_every:int|None=4,   # steps between compensation updates; None: never
-        n:int|None=None,         # episodes of one; None: as many as the priority batch has
-        least:int=1,             # episodes that must be there
+        comp_every:int|None=4,  # steps between compensation updates; None: never
+        n:int|None=None,  # episodes of one; None: as many as the priority batch has
+        least:int=1,  # episodes that must be there
         episodes:int=1024, stale:int|None=8,  # of the buffer: how many, and how many steps old
         fields:dict|None=None):  # Recipe fields for the compensation update, such as dict(minibatches=1)
         for name, x in (('comp_every', comp_every), ('n', n), ('least', least)):

@@ -6,7 +6,7 @@
 __all__ = ['ROUNDING', 'group_levels', 'middle', 'recalibrated', 'acted', 'worth_keeping', 'power_of_two', 'as_many', 'warm_up',
            'SelfImitation', 'acted_bonus', 'spear_recipe']
 
-# %% ../../nbs/replay/02_self_imitation.ipynb #ee9
+# %% ../../nbs/replay/02_self_imitation.ipynb #b
 import math
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ from .buffer import Buffer, Replay
 
 def group_levels(b:Batch,  # episodes
     ddof:int=1,  # 1: sample deviation; 0: of the population, as in the release for ALFWorld and WebShop
-)->Table:        # mean, std (NaN for a group of one): a row per (group, seat) in the order of its first episode
+)->Table:  # mean, std (NaN for a group of one): a row per (group, seat) in the order of its first episode
     "What each group earned, and how much its episodes differed. A NaN outcome does not count."
     outcome, by = b.episodes.outcome, same(b.episodes.group, b.episodes.seat)
     first = cumcount(by) == 0
@@ -49,7 +49,7 @@ def acted(b:Batch)->Tensor:  # episodes -> (turns,) bool
 def worth_keeping(b:Batch, advantage:Tensor,  # (action tokens,) as it was learned from
     uses_tool:Callable=acted,  # Batch -> (turns,) bool: True where the turn is a tool call
     or_zero:bool=False,  # True: a mean advantage of 0 is enough, as in the release for ALFWorld and WebShop
-)->Tensor:               # (episodes,) bool
+)->Tensor:  # (episodes,) bool
     "Episodes with a positive mean advantage and at least one tool call."
     _checked(b, advantage)
     total = torch.zeros(len(b), dtype=torch.float64, device=advantage.device).index_add(
@@ -65,7 +65,7 @@ def as_many(count:int, size:int)->int:  # as in `power_of_two` -> how many are
     return min(count, size)
 
 def warm_up(step:int,  # training step
-    rise:int=100,      # steps until the full weight; 0: at once
+    rise:int=100,  # steps until the full weight; 0: at once
     full:float=1.)->float:  # weight from then on
     "Half a cosine from 0 to `full`: the weight of self-imitation."
     return full*.5*(1 - math.cos(math.pi*step/rise)) if step < rise else full
@@ -79,19 +79,19 @@ metric('sil_trained', 'episodes of the self-imitation update', 'counted', 'episo
 class SelfImitation(Replay):
     "Keep one's good episodes; learn from them again once enough beat what groups earn today (SPEAR)."
     def __init__(self, policy, seed,  # policy: not used; seed of the draws
-        size:int=32,               # most episodes of one update (released: 2048)
-        trigger:float=1.5,         # an update when more than trigger*size stored episodes are above the baseline
-        tolerate:int=5,            # steps for which episodes are kept, counted back from the newest stored ones
-        baselines:int=10240,       # group means that are remembered
-        scaled:bool=False,         # True: divide by the median deviation
-        reuse:float=None,          # above 0, at most 1: the stored advantage times this, nothing recalibrated
+        size:int=32,  # most episodes of one update (released: 2048)
+        trigger:float=1.5,  # an update when more than trigger*size stored episodes are above the baseline
+        tolerate:int=5,  # steps for which episodes are kept, counted back from the newest stored ones
+        baselines:int=10240,  # group means that are remembered
+        scaled:bool=False,  # True: divide by the median deviation
+        reuse:float=None,  # above 0, at most 1: the stored advantage times this, nothing recalibrated
         uses_tool:Callable=acted,  # Batch -> (turns,) bool, see `worth_keeping`
         subset:Callable=power_of_two,  # (count, size) -> how many of them
         weight:Callable=warm_up, least:int=1,  # step -> weight of the loss, from 0; fewer episodes: no update
         or_zero:bool=False, ddof:int=1,  # as in `worth_keeping` and `group_levels`
-        fields:dict=None,          # of the recipe, for these updates; None: no KL
-        episodes:int=4096,         # stored at most
-        faithful:bool=False):      # True: as released, see the table above
+        fields:dict=None,  # of the recipe, for these updates; None: no KL
+        episodes:int=4096,  # stored at most
+        faithful:bool=False):  # True: as released, see the table above
         _check(size, trigger, tolerate, scaled, reuse)
         self.seed, self.size, self.trigger, self.baselines, self.scaled, self.reuse = (seed, size, trigger, baselines,
             scaled, reuse)

@@ -6,7 +6,7 @@
 __all__ = ['imitation', 'trained_only', 'unlike_winners', 'first_errors', 'find_rescues', 'spliced', 'agent_r', 'purified',
            'Imitation']
 
-# %% ../../nbs/replay/05_splice.ipynb #123
+# %% ../../nbs/replay/05_splice.ipynb #b
 import math, random
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,10 +51,10 @@ def first_errors(b:Batch, judge:Callable=unlike_winners,  # Batch -> (turns,) bo
     return torch.where(first.isfinite(), first, -1).long()
 
 def find_rescues(b:Batch,  # episodes; turns need state
-    error:Tensor,          # (episodes,) place of the first error, -1: none
+    error:Tensor,  # (episodes,) place of the first error, -1: none
     alpha:float=.5, beta:float=0.,  # the good outcome is above alpha, and more than beta above the bad one
-    parting:bool=False,    # True: enter the good episode where the two part; False: in the state that the error led to
-)->Tensor:                 # (n, 4): bad episode, place of its error, good episode, place from which it goes on
+    parting:bool=False,  # True: enter the good episode where the two part; False: in the state that the error led to
+)->Tensor:  # (n, 4): bad episode, place of its error, good episode, place from which it goes on
     "For every error a better episode at the same task to go on with: the best outcome, then the shortest rest."
     place, number = cumcount(b.turns.episode), torch.arange(len(b.turns), device=error.device)
     size, task = torch.bincount(b.turns.episode, minlength=len(b)), b.of_turn('group', 'seat')
@@ -83,8 +83,8 @@ def _common(b, bad)->Tensor:
 def spliced(bad:Episode, k:int,  # the episode that went wrong, and the place of its first error
     good:Episode, j:int,  # the better episode, and the place from which it goes on
     chat, revision:str=None,  # what the agent says when it has seen the error; None: nothing
-    reply:str=None,       # what it reads then; None: what the good episode read at `j`
-)->Episode:               # columns['trained'] of its turns: 0 up to the error, then 1
+    reply:str=None,  # what it reads then; None: what the good episode read at `j`
+)->Episode:  # columns['trained'] of its turns: 0 up to the error, then 1
     "The bad episode up to its error, a revision, and the rest of the good one."
     turns = [replace(t, columns=t.columns | dict(trained=0.), origin=None) for t in bad.turns[:k + 1]]
     after, later = ((bad.turns[k + 1].observation, bad.turns[k + 1].state) if k + 1 < len(bad.turns)
@@ -104,10 +104,10 @@ def spliced(bad:Episode, k:int,  # the episode that went wrong, and the place of
 def agent_r(episodes:list[Episode],  # groups of episodes, as `play` gives them, of one context window each
     chat, judge:Callable=unlike_winners,  # Batch -> (turns,) bool: which actions were bad
     alpha:float=.5, beta:float=0.,  # the good outcome is above alpha, and more than beta above the bad one
-    revisions:tuple=(),   # sentences, one of which the agent says after its error; empty: it says nothing
+    revisions:tuple=(),  # sentences, one of which the agent says after its error; empty: it says nothing
     faithful:bool=False,  # True, as released: enter the good episode where the two part, and read 'ok.'
-    seed:int=0,           # of the sentence
-)->list[Episode]:         # source='spliced'; one for every bad episode that has an error and a better sibling
+    seed:int=0,  # of the sentence
+)->list[Episode]:  # source='spliced'; one for every bad episode that has an error and a better sibling
     "Spliced episodes to imitate (Agent-R, Yuan et al. 2025, arXiv 2501.11425)."
     if faithful and not revisions:
         raise ValueError('faithful=True always revises: give revisions, the sentences to choose from')

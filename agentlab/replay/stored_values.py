@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Stored', 'digi_q', 'best_of', 'BestOfN', 'digi_q_recipe']
 
-# %% ../../nbs/replay/11_stored_values.ipynb #ee6
+# %% ../../nbs/replay/11_stored_values.ipynb #b
 import copy, random
 from dataclasses import replace
 from functools import partial
@@ -53,7 +53,7 @@ class Stored:
     'Bai et al., 2025, Digi-Q, arXiv 2502.15760 (code read and run)', needs=('worth',))
 def digi_q(b:Batch,  # episodes of one turn; turns need `worth`, which `BestOfN` supplies
     threshold:float=.05,  # of an advantage that is worth imitating: .05 and .1 in the paper
-)->Tensor:           # (action tokens,) 1 or 0: the weight of `imitation`
+)->Tensor:  # (action tokens,) 1 or 0: the weight of `imitation`
     "Imitate what is clearly better than the state (Digi-Q, Bai et al. 2025)."
     worth = need(b.turns, 'worth', 'digi_q imitates what is worth it', 'Give the recipe replay=partial(BestOfN, ...).')
     return b.spread((worth.clamp(0, 1) > threshold).to(worth))
@@ -70,9 +70,9 @@ class BestOfN(Replay):
         stored:Stored=None, n:int=16,  # all games, for the values; what was said, and n-1 that the policy says
         epochs:int=60, piece:int=512,  # passes over all games; turns of an optimiser step
         gamma:float=.95, tau:float=.1, lr:float=1e-3, hidden:tuple=(64, 64), chunk:int=1,  # of `critic_step`
-        anew:bool=False,     # V learns of: False: what was said; True: what the policy says there
+        anew:bool=False,  # V learns of: False: what was said; True: what the policy says there
         max_tokens:int=8, temperature:float=1.,  # of what the policy says
-        budget:int=8192):    # tokens of one forward pass
+        budget:int=8192):  # tokens of one forward pass
         if stored is None: raise ValueError('stored=None: give replay=partial(BestOfN, stored=Stored(games))')
         if n < 1: raise ValueError(f'n={n}: give a number from 1, which is what was said alone')
         self.policy, self.seed, self.stored, self.n, self.epochs, self.piece = (copy.deepcopy(policy), seed, stored, n,

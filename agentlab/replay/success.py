@@ -6,7 +6,7 @@
 __all__ = ['failed', 'first_of', 'swap_in', 'by_start', 'by_prompt', 'everything', 'by_number', 'play_recurring',
            'success_replay_recipe', 'draw_same', 'SuccessReplay', 'success_pool']
 
-# %% ../../nbs/replay/01_success.ipynb #976
+# %% ../../nbs/replay/01_success.ipynb #b
 from collections.abc import Callable
 from functools import partial
 import torch
@@ -32,7 +32,7 @@ def first_of(b:Batch, where:Tensor)->Tensor:  # (episodes,) bool -> (k,) numbers
 
 def swap_in(b:Batch, past:Batch,  # k past episodes with the same columns (see `alike`)
     where:Tensor,  # (k,) number of the episode in `b` that each of them replaces
-)->Batch:          # as many episodes as before; the past ones stand last
+)->Batch:  # as many episodes as before; the past ones stand last
     "Replace episodes by past ones, which take over their group and game."
     where = torch.as_tensor(where, dtype=torch.int64, device=b.episodes.group.device)
     if len(where) != len(past) or len(where.unique()) != len(where):
@@ -73,8 +73,8 @@ def by_number(b:Batch)->Tensor:  # episodes of `play_recurring` -> (episodes,) i
 
 def play_recurring(policy, env, seeds:list,  # as for `play`; the seeds give way to those of the tasks
     group_size:int=1, tasks:list=None,  # games of a task; left to this function
-    groups:list=None,   # number of every group; None: 0, 1, 2, ...
-    count:int=32,       # tasks in the list
+    groups:list=None,  # number of every group; None: 0, 1, 2, ...
+    count:int=32,  # tasks in the list
     numbers:list=None,  # number of every group's task; None: group g plays g modulo `count`
     **how)->list:  # further arguments of `play` -> episodes with columns['task_number']
     "`play`, with a list of tasks that comes round: a task is a number, with the same seed in every step and run."
@@ -97,7 +97,7 @@ def success_replay_recipe():
 
 def draw_same(have:Tensor, want:Tensor,  # (stored,) keys; (k,) keys
     generator:torch.Generator,  # seeded by the caller
-)->Tensor:                  # (k,) a uniformly drawn position in `have` with the same key; -1 where there is none
+)->Tensor:  # (k,) a uniformly drawn position in `have` with the same key; -1 where there is none
     "For every wanted key one of the stored elements that have it."
     ordered, order = have.sort(stable=True)
     low, high = torch.searchsorted(ordered, want), torch.searchsorted(ordered, want, right=True)
@@ -111,11 +111,11 @@ class SuccessReplay(Replay):
     "Replace the first episode of a failed group by a stored success of the same task (GUI-agent ARPO)."
     def __init__(self, policy, seed,  # agentlab.policy.Policy, asked only if `faithful`; integer
         key:Callable=by_start,  # Batch -> (episodes,) int64: equal where two episodes have the same task, in every step
-        per_task:int=8,         # newest successes of a task that are given out
-        above:float=.1,         # an outcome above it is a success
+        per_task:int=8,  # newest successes of a task that are given out
+        above:float=.1,  # an outcome above it is a success
         flat:float=.05, low:float=.2,  # what is a failed group, see `failed`
-        stale:int=None,         # steps after which a success is no longer given out; None: never
-        episodes:int=4096,      # that are stored at most, of all tasks; the oldest go first
+        stale:int=None,  # steps after which a success is no longer given out; None: never
+        episodes:int=4096,  # that are stored at most, of all tasks; the oldest go first
         # True: as released, old log-probabilities of past episodes are recomputed by the policy as it is
         faithful:bool=False, temperature:float=1., budget:int=4096):  # of that forward pass, as in the recipe
         if not isinstance(per_task, int) or per_task < 1:
@@ -155,11 +155,11 @@ class SuccessReplay(Replay):
             if self.faithful else past)
 
 def success_pool(
-    facts:Table,     # a row per stored episode, the oldest first: task (integer key), step, outcome, used (bool)
+    facts:Table,  # a row per stored episode, the oldest first: task (integer key), step, outcome, used (bool)
     generator:torch.Generator, size:int=8,  # episodes of a task
     versions:int=2,  # newest steps whose episodes are candidates
-    best:float=1.,   # tasks with this mean outcome and more are left alone
-)->Tensor:           # rows of `facts`: `size` of every task that is taken
+    best:float=1.,  # tasks with this mean outcome and more are left alone
+)->Tensor:  # rows of `facts`: `size` of every task that is taken
     "What DART takes from its pool; a task that only failed gets its newest success. Outcomes 0 to 1; NaN, -1: faults."
     outcome, task, place = facts.outcome, same(facts.task), torch.arange(len(facts))
     fresh = facts.step >= facts.step.unique()[-versions:].min() if len(facts) else facts.used

@@ -7,7 +7,7 @@ __all__ = ['learnability', 'hardness', 'chances', 'draw', 'TaskSelection', 'Numb
            'arpo_gui_recipe', 'games_for', 'play_paced', 'PacedSelection', 'play_with_length', 'Stages',
            'craft_gui_recipe']
 
-# %% ../../nbs/replay/06_tasks.ipynb #e92
+# %% ../../nbs/replay/06_tasks.ipynb #b
 import math
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ from .success import SuccessReplay, by_number, play_recurring
 
 def learnability(wins:Tensor, losses:Tensor,  # (tasks,) counted games, from 0; need not be whole
     prior:float=1.,  # games of either kind that are imagined beforehand; 1: every success rate is equally likely
-)->Tensor:           # (tasks,) float64, 0 to .25
+)->Tensor:  # (tasks,) float64, 0 to .25
     "Expected p(1-p) of every task under a Beta posterior."
     if not prior > 0: raise ValueError(f'prior={prior}: it is a number of imagined games and must be above 0, often 1')
     won, lost = wins.double() + prior, losses.double() + prior
@@ -34,7 +34,7 @@ def hardness(wins:Tensor, losses:Tensor,  # (tasks,) counted games
 
 def chances(score:Tensor,  # (tasks,) from 0; NaN counts as 0
     floor:float=.1,  # share of the chances that is dealt out equally
-)->Tensor:           # (tasks,) float64, sum 1, none below floor/tasks
+)->Tensor:  # (tasks,) float64, sum 1, none below floor/tasks
     "Chances proportional to the score, above a floor."
     if not 0 <= floor <= 1: raise ValueError(f'floor={floor}: it is a share; give 0 to 1, often .1')
     score = score.double().nan_to_num(nan=0.)
@@ -64,7 +64,7 @@ class TaskSelection:
     def __init__(self, policy=None, seed:int=0,  # as the trainer gives them; the seed is of the draws
         tasks:list=(), n:int=8,  # what `env.reset(seed, task)` takes; groups of a step, as in the recipe
         decay:float=.95,  # what a count is worth a step later; 1: nothing is forgotten
-        floor:float=.1,   # share of the chances that is dealt out equally
+        floor:float=.1,  # share of the chances that is dealt out equally
         score:Callable=learnability):  # wins, losses -> (tasks,) from 0
         if not len(tasks):
             raise ValueError('tasks is empty: give the tasks to choose from, such as env.tasks("train", 100)')

@@ -6,7 +6,7 @@
 __all__ = ['LEVELS', 'dueling', 'capped', 'conservative', 'token_targets', 'program_score', 'b_coder_loss', 'TokenValues',
            'b_coder']
 
-# %% ../../nbs/replay/12_token_values.ipynb #a02
+# %% ../../nbs/replay/12_token_values.ipynb #b
 import copy, math
 import torch
 from torch import Tensor, nn

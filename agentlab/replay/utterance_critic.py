@@ -6,7 +6,7 @@
 __all__ = ['archer', 'archer_targets', 'archer_loss', 'follow', 'TwinHeads', 'critic_step', 'utterance_features',
            'fresh_utterances', 'closing_features', 'ArcherCritic', 'archer_recipe']
 
-# %% ../../nbs/replay/07_utterance_critic.ipynb #65b
+# %% ../../nbs/replay/07_utterance_critic.ipynb #b
 import copy, math
 from collections.abc import Callable
 import torch
@@ -54,7 +54,7 @@ def archer_targets(b:Batch,  # past episodes
     # True: as released, one flag: an episode that was cut off has ended, and nothing comes after it
     faithful:bool=False,
     chunk:int=1,  # turns whose rewards are taken as they were paid; beyond the game's end: all that came
-)->Tensor:        # (turns, heads) what each Q should say of what was said; 0 where nothing was
+)->Tensor:  # (turns, heads) what each Q should say of what was said; 0 where nothing was
     "Reward of the turn, or of a chunk of turns, plus the discounted slow value of the next one (ArCHer's Q target)."
     if chunk < 1: raise ValueError(f'chunk={chunk}: it counts turns from the one that is judged; give a number from 1')
     if not b.turns.reward.isfinite().all():
@@ -72,8 +72,8 @@ def archer_targets(b:Batch,  # past episodes
     return torch.zeros_like(v).index_copy(0, turn, worth)
 
 def archer_loss(b:Batch, q:Tensor, v:Tensor,  # (turns, heads) with gradient: Q of what was said then, V of the state
-    q_targets:Tensor,   # (turns, heads) of `archer_targets`
-    v_targets:Tensor,   # (turns, heads) the slow Q of what the policy says there now
+    q_targets:Tensor,  # (turns, heads) of `archer_targets`
+    v_targets:Tensor,  # (turns, heads) the slow Q of what the policy says there now
     which=slice(None))->Tensor:  # turns of `b` that these are of -> a number with gradient
     "Mean squared error of every head to its own target, summed over the heads (ArCHer's critic loss)."
     spoken = (b.turn_lengths() > 0)[which, None]
@@ -82,7 +82,7 @@ def archer_loss(b:Batch, q:Tensor, v:Tensor,  # (turns, heads) with gradient: Q 
 
 @torch.no_grad()
 def follow(slow:nn.Module, online:nn.Module,  # changed in place; of the same shape
-    tau:float=.1):          # 1: the slow network is the online one, and there is no second
+    tau:float=.1):  # 1: the slow network is the online one, and there is no second
     "One Polyak step: every weight of `slow` goes a share `tau` of the way to `online`."
     if not 0 < tau <= 1:
         raise ValueError(f'tau={tau}: it is the share of the way that the slow network goes in one update; use a '
@@ -103,8 +103,8 @@ def _network(sizes, generator):
 class TwinHeads(nn.Module):
     "Two Q of (state, what was said), two V of the state. All say 0 at first; what lies below differs."
     def __init__(self, state:int, said:int,  # width of a state's features; width of an utterance's features
-        seed:int,                  # of the first weights
-        hidden:tuple=(64, 64)):    # widths of the layers between; (): linear heads
+        seed:int,  # of the first weights
+        hidden:tuple=(64, 64)):  # widths of the layers between; (): linear heads
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.q_heads = nn.ModuleList(_network((state + said, *hidden, 1), generator) for _ in range(2))
@@ -118,13 +118,13 @@ class TwinHeads(nn.Module):
 
 def critic_step(heads:TwinHeads, slow:TwinHeads, optimizer,  # the second follows the first; of `heads`
     b:Batch, state:Tensor,  # (turns, width) features of every turn's state
-    said:Tensor,            # (turns, width) of what was said
-    fresh:Tensor,           # (turns, width) of what the policy says there now
-    last:Tensor=None,       # (episodes, width) of the state after a cut-off episode; None: episodes.last_value
+    said:Tensor,  # (turns, width) of what was said
+    fresh:Tensor,  # (turns, width) of what the policy says there now
+    last:Tensor=None,  # (episodes, width) of the state after a cut-off episode; None: episodes.last_value
     gamma:float=.95, tau:float=.1, faithful:bool=False,  # of `archer_targets` and `follow`
     max_grad_norm:float=1., chunk:int=1,  # the second of `archer_targets`
-    pieces:list=None,       # turns of each optimiser step; None: one step on all
-    limit:float=math.inf,   # no value can be larger: the largest reward/(1 - gamma)
+    pieces:list=None,  # turns of each optimiser step; None: one step on all
+    limit:float=math.inf,  # no value can be larger: the largest reward/(1 - gamma)
 )->tuple[Tensor, Tensor, Tensor]:  # last loss; (turns, 2) Q before the step; (turns, 2) its targets
     "One update of the critic on past episodes, and one step of the slow network. ValueError where values run away."
     with torch.no_grad():
@@ -210,7 +210,7 @@ class _Reads:
     "What the heads say of a batch."
     heads: TwinHeads
     token: ValueHead|None  # the baseline by token
-    buffer: Buffer         # past episodes
+    buffer: Buffer  # past episodes
     @torch.no_grad()
     def read(self, policy, batch:Batch, budget:int)->Batch:
         "With what `archer` reads: `turns.q1`, `q2`, `v1`, `v2`, perhaps `tokens.baseline`. Played just now is kept."
@@ -228,16 +228,16 @@ class _Reads:
 class ArcherCritic(_Reads):
     "Twin Q and V of utterances on the policy's features, fitted each step to episodes of all ages."
     def __init__(self, policy,  # agentlab.policy.Policy, whose features are read
-        seed:int,               # of the heads' first weights
+        seed:int,  # of the heads' first weights
         keep:Callable=Buffer, # () -> where episodes are kept; partial(Buffer, episodes=..., stale=...) for other bounds
-        past:int=64,            # episodes drawn from it each step; all, where it has fewer
-        passes:int=50,          # updates on them each step
+        past:int=64,  # episodes drawn from it each step; all, where it has fewer
+        passes:int=50,  # updates on them each step
         gamma:float=.95, tau:float=.1, lr:float=1e-3,  # of `archer_targets`, of `follow`, and of the heads
         hidden:tuple=(64, 64),  # layers of the heads
-        how:Callable=uniform,   # how episodes are drawn: a sampler of agentlab.replay.buffer
-        reward:Callable=paid,   # batch -> reward of every turn, as the recipe's
+        how:Callable=uniform,  # how episodes are drawn: a sampler of agentlab.replay.buffer
+        reward:Callable=paid,  # batch -> reward of every turn, as the recipe's
         max_tokens:int=8, temperature:float=1.,  # of what the policy says anew, as the recipe's
-        baseline:bool=False,    # True: also learn what to expect of a turn's advantage before each of its tokens
+        baseline:bool=False,  # True: also learn what to expect of a turn's advantage before each of its tokens
         max_grad_norm:float=1., faithful:bool=False):  # of `archer_targets`
         width = policy.model.config.hidden_size
         self.heads = TwinHeads(width, width, seed, hidden).to(policy.device)

@@ -8,7 +8,7 @@ __all__ = ['operations', 'keydoor_names', 'apply_plan', 'render', 'undecided', '
            'summarise', 'critique', 'model_proposals', 'merge', 'training_free', 'save_library', 'load_library',
            'advice', 'Advised', 'Ruled']
 
-# %% ../../nbs/replay/09_written_rules.ipynb #74a
+# %% ../../nbs/replay/09_written_rules.ipynb #b
 import itertools, json, random, re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from .experience import clean, fitting
 operations = ('ADD', 'UPDATE', 'DELETE', 'NONE')
 
 def apply_plan(library:dict, plan:list,  # of dict(operation=, id=, content=); id and operation may be missing
-    limit:int=64,         # most entries; later ADDs are not carried out
+    limit:int=64,  # most entries; later ADDs are not carried out
     faithful:bool=False,  # True: a DELETE without content is skipped, as released
-)->dict:                  # a new library, keys G0, G1, ...
+)->dict:  # a new library, keys G0, G1, ...
     "Apply operations in order and number the library anew. ValueError for an operation that does not exist."
     held, counter = dict(library), len(library)
     for entry in plan:
@@ -44,7 +44,7 @@ def render(library:dict, budget:int=4000,  # characters; entries that do not fit
 
 def undecided(episodes:list,  # what was played
     every:bool=False,  # True: all groups, for tasks without ground truth
-)->dict:               # group -> its episodes; those that ended with an error are left out
+)->dict:  # group -> its episodes; those that ended with an error are left out
     "Groups in which there is something to compare: 0 < mean outcome < 1."
     groups = {}
     for e in episodes:
@@ -59,7 +59,7 @@ def sentences(text:str)->list:  # an observation
     return [s for s in re.split(r'(?<=[.?])\s+', text.strip()) if s]
 
 def pattern(parts:tuple, action:str,  # sentences; what was done there
-    names:re.Pattern,     # what is a name
+    names:re.Pattern,  # what is a name
 # (the sentences, the action) with letters for names; the action is None where it needs a name that the sentences lack
 )->tuple:
     "Sentences and action with A, B, C in place of names."
@@ -80,9 +80,9 @@ class Evidence:
     "What is known of doing `action` after `pattern`."
     pattern:str
     action:str
-    did:list                # [episodes that won, that lost] of those that did it there
-    otherwise:list          # the same of those that met the pattern and never did it there
-    turns:list              # turns of winners that met the pattern: [did it, all]
+    did:list  # [episodes that won, that lost] of those that did it there
+    otherwise:list  # the same of those that met the pattern and never did it there
+    turns:list  # turns of winners that met the pattern: [did it, all]
     nominated:bool = False  # in some group winners did it and no loser
     @property
     def z(self)->float:
@@ -104,7 +104,7 @@ def _met(episode, names, size)->dict:
 
 def evidence(groups:dict,  # group -> episodes, from `undecided`
     names:re.Pattern=keydoor_names, size:int=3, threshold:float=.5,  # see `pattern`; outcome of a winner
-)->dict:                   # (pattern, action) -> Evidence, summed over the groups
+)->dict:  # (pattern, action) -> Evidence, summed over the groups
     "Count for every pattern and action who did it, who did not, and how both ended."
     table, visits = {}, {}
     for members in groups.values():
@@ -200,8 +200,8 @@ def check_texts(texts, most:int=2)->list:  # what was read; experiences -> clean
     return [text for text in map(clean, texts[:most]) if text]
 
 def asked(ask:Callable, messages:list,  # messages -> text; of dict(role=, content=)
-    check:Callable,      # text -> value; raises ValueError
-    otherwise,           # the value where every try fails
+    check:Callable,  # text -> value; raises ValueError
+    otherwise,  # the value where every try fails
     tries:int=3):
     "What the model says, if it fits within `tries` calls; else `otherwise`."
     for _ in range(tries):
@@ -250,8 +250,8 @@ def merge(proposals:list, library:dict, ask:Callable,  # all proposals of a batc
 
 def training_free(library:dict, episodes:list,  # groups of episodes, played with this library in the prompt
     ask:Callable|None=None,  # messages -> text; None: the offline miner
-    every:bool=False,     # True: also groups whose outcomes are all 0 or all 1
-    most:int=2,           # experiences of a group that the model may write
+    every:bool=False,  # True: also groups whose outcomes are all 0 or all 1
+    most:int=2,  # experiences of a group that the model may write
     names:re.Pattern=keydoor_names, limit:int=64,  # what the miner takes for a name; most entries
     faithful:bool=False,  # see `apply_plan`
     **how)->dict:  # for `mine` -> the new library; the old one is not changed
@@ -278,7 +278,7 @@ def load_library(path)->dict:
     return {key: clean(text, 400) for key, text in library.items()}
 
 def advice(rules:list,  # of Evidence, from `read_rule`; the first that fits is taken
-    observation:str,    # what the agent reads
+    observation:str,  # what the agent reads
     names:re.Pattern=keydoor_names)->str|None:  # an action, or None
     "The action of the first rule whose pattern is in this observation, with the names put back."
     parts = sentences(observation)[:8]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/reward/index.ipynb #334
+# %% ../../nbs/reward/index.ipynb #b
 from .basic import *
 from .gates import *
 from .checklists import *

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['paid', 'at_end', 'outcome']
 
-# %% ../../nbs/reward/00_outcome.ipynb #941
+# %% ../../nbs/reward/00_outcome.ipynb #b
 import torch
 from torch import Tensor
 from ..episodes import Batch, need

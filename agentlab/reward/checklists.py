@@ -5,19 +5,19 @@
 # %% auto #0
 __all__ = ['checklist', 'evident']
 
-# %% ../../nbs/reward/02_checklists.ipynb #06e
+# %% ../../nbs/reward/02_checklists.ipynb #b
 import torch
 from torch import Tensor
 from ..episodes import Batch, need
 from ..groups import group_max, group_sum, same, shift
 
-def checklist(b:Batch,      # episodes; turns need a column for every item
-    items:tuple,            # names of the items' turns columns: 1 satisfied, 0 not, NaN not on this user turn's list
+def checklist(b:Batch,  # episodes; turns need a column for every item
+    items:tuple,  # names of the items' turns columns: 1 satisfied, 0 not, NaN not on this user turn's list
     weights:tuple|None=None,  # one number from 0 per item; None: all equal
     lists:tuple|None=None,  # one integer per item, the checklist it belongs to; None: a single checklist
     user_turn:str|None=None, # turns column, an integer for each message of the user; None: every turn answers a new one
     max_turns:int|None=None,  # user turns of a whole task; None: the most that an episode of the same group reached
-)->Tensor:                  # (turns,) float64, 0 except on the last step of each user turn
+)->Tensor:  # (turns,) float64, 0 except on the last step of each user turn
     "Weighted share of satisfied items, over the number of checklists and of user turns (CM2, 2026)."
     marks = torch.stack([_marks(b, item) for item in items], 1)
     steps = torch.arange(len(marks), device=marks.device)

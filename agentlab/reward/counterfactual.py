@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['counterfactual_gain', 'masked_logps', 'measure_feedback']
 
-# %% ../../nbs/reward/06_counterfactual.ipynb #c25
+# %% ../../nbs/reward/06_counterfactual.ipynb #b
 import torch
 from torch import Tensor, tensor
 from ..episodes import Batch, Table, need
@@ -28,7 +28,7 @@ def counterfactual_gain(b:Batch,  # episodes; turns need `masked_logp`, tokens t
 def masked_logps(policy, b:Batch,  # episodes with their token ids
     placeholder:str='No information found.',  # what is read instead of the feedback: the text of InfoPO's release
     temperature:float=1.,  # of the softmax; that of `old_logp`, so that both speak of the same distribution
-    budget:int=4096,       # tokens of one forward pass, padding included
+    budget:int=4096,  # tokens of one forward pass, padding included
 )->Tensor:  # (turns,) float64 mean log-probability of the turn's action tokens; NaN for the first turn of a window
     "Each action's log-probability had the latest feedback not been read: one forward per turn, no gradient."
     words = policy.chat.text_ids(placeholder)

@@ -6,7 +6,7 @@
 __all__ = ['Shown', 'snapped', 'smartsnap_recipe', 'occurrences', 'common', 'in_order', 'chained', 'soft', 'hard', 'verified',
            'without_information', 'deep_dxsearch_recipe', 'masksearch_recipe', 'ssrl_recipe']
 
-# %% ../../nbs/reward/12_evidence.ipynb #87a
+# %% ../../nbs/reward/12_evidence.ipynb #b
 import re
 from collections.abc import Callable
 from functools import partial
@@ -24,10 +24,10 @@ from .shaping import fading
 class Shown(Wrapper):
     "A game that ends with `show 2 5`: the observations that prove it, which a judge sees and nothing else (SmartSnap)."
     adds = 'Observations have numbers. When it is done, write show and the numbers of those that prove it.'
-    def __init__(self, env,     # of one seat
-        judge: Callable,        # goal, [observation] -> 1: done; 0: good evidence, not done; -1: no evidence
+    def __init__(self, env,  # of one seat
+        judge: Callable,  # goal, [observation] -> 1: done; 0: good evidence, not done; -1: no evidence
         goal: Callable = None,  # the inner environment -> what was to be done; None: the first observation
-        late: int = 3):         # turns that are left for `show` when the inner game is over
+        late: int = 3):  # turns that are left for `show` when the inner game is over
         super().__init__(env)
         self.judge, self.find, self.late, self.rule = judge, goal, late, import_path(judge)  # goes into run.json
         self.over = True

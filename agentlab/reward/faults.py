@@ -6,7 +6,7 @@
 __all__ = ['TAGS', 'been_here', 'refused', 'made_up', 'at_once', 'wrong_tool', 'tool_failed', 'ran_out', 'environment_failed',
            'Tag', 'tagged', 'replayed', 'expert_of', 'roots']
 
-# %% ../../nbs/reward/13_faults.ipynb #aad
+# %% ../../nbs/reward/13_faults.ipynb #b
 from collections.abc import Callable
 from dataclasses import dataclass
 from ..episodes import Episode
@@ -42,7 +42,7 @@ def environment_failed(episode, i: int)->bool:
 class Tag:
     "A fault that the record of a game shows."
     name: str
-    level: str      # 'agent', 'workflow' or 'platform'
+    level: str  # 'agent', 'workflow' or 'platform'
     sees: Callable  # episode, number of a turn -> whether it is there
 
 TAGS = (Tag('state again', 'agent', been_here), Tag('refused', 'agent', refused), Tag('made up', 'agent', made_up),
@@ -60,9 +60,9 @@ def tagged(episodes: list,  # of Episode; the won ones are passed over
     return pd.DataFrame(rows, columns=['episode', 'turn', 'tag', 'level'])
 
 def replayed(policy, env, episodes: list,  # who goes on, and where; of Episode: whole games of `play`
-    places: list,           # (number of the episode, number of its turn)
+    places: list,  # (number of the episode, number of its turn)
     repair: Callable|None,  # environment that waits for an action -> action; None: what was said then
-    tries: int = 4,         # continuations of each place
+    tries: int = 4,  # continuations of each place
     seeds: list|None = None,  # seed of each group, for games that were begun from a seed and not from a task
     **how)->list:  # of `play` -> share of the continuations that are won; NaN: the game did not go the same way
     "Play on from turns of recorded games, by the same policy, after the recorded action or another one."
@@ -95,7 +95,7 @@ def expert_of(env)->str:
 def roots(policy, env, episodes: list,  # as for `replayed`; the lost ones are looked at
     suspects: 'pd.DataFrame|None' = None,  # columns episode, turn; None: `tagged(episodes)`
     repair: Callable = expert_of, least: float = .5,  # a repair has to win more than this share
-    **how           # tries, seeds and arguments of `play`
+    **how  # tries, seeds and arguments of `play`
 )->'pd.DataFrame':  # the suspects with the columns kept, repaired, decisive and root
     "Check every suspicion by replay, and mark the root cause of each game in its turns: columns['fault'] 1, else 0."
     import pandas as pd

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pay', 'format', 'gated', 'renorm', 'cheapness', 'routed', 'router_r1_recipe', 'retool_recipe']
 
-# %% ../../nbs/reward/01_gates.ipynb #75c
+# %% ../../nbs/reward/01_gates.ipynb #b
 from functools import partial
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ def pay(b:Batch, reward:Tensor,  # (turns,) what each turn earned; NaN = no scor
         raise ValueError(f'pay takes one reward per turn: got {tuple(reward.shape)} for {len(b.turns)} turns')
     return b.with_turns(reward=reward).with_episodes(outcome=b.total(reward))
 
-def format(b:Batch,        # episodes; turns need the column named next
+def format(b:Batch,  # episodes; turns need the column named next
     column:str='invalid',  # turns column that is 0 or False exactly where the action is well-formed
     right:float=1., wrong:float=0.)->Tensor:  # paid for a well-formed action; paid for any other -> (turns,) float64
     "What each turn earned by being well-formed."
@@ -60,9 +60,9 @@ def _each(name, values, count):
 def renorm(b:Batch,  # episodes; turns need the column named next
     # turns column with the judge's share of points, 0 to 1; anything else is an invalid judgement
     process:str='process',
-    beta:float=1.,        # taken from every intermediate turn; with 1 no step pays where the outcome is 0
+    beta:float=1.,  # taken from every intermediate turn; with 1 no step pays where the outcome is 0
     faithful:bool=False,  # True: an invalid judgement counts as a share of 0, as in the authors' code
-)->Tensor:                # (turns,) float64; NaN throughout an episode without outcome
+)->Tensor:  # (turns,) float64; NaN throughout an episode without outcome
     "Process reward plus outcome minus `beta` on intermediate turns, outcome on the last (PPR, arXiv 2509.25598)."
     hint = f'Let a judge score the turns and set batch.with_turns({process}=shares).'
     share = need(b.turns, process, f'renorm reads turns.{process}', hint).double()

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['implicit_prm', 'implicit_prm_loss', 'prm_backward']
 
-# %% ../../nbs/reward/08_implicit_rewards.ipynb #eb3
+# %% ../../nbs/reward/08_implicit_rewards.ipynb #b
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -15,8 +15,8 @@ from .information import _ranges
 
 def implicit_prm(b:Batch,  # episodes; tokens need `prm_logp` and the column named by `old`
     beta:float=.05, old:str='old_logp',  # token column with the log-probabilities of the policy that played
-    faithful:bool=False,   # True, as released: divided by the largest absolute turn reward of the batch + 1e-6
-)->Tensor:                 # (turns,) float64
+    faithful:bool=False,  # True, as released: divided by the largest absolute turn reward of the batch + 1e-6
+)->Tensor:  # (turns,) float64
     "How much likelier the process reward model finds each turn than the policy did (iStar, arXiv 2509.19199)."
     reward = _turn_ratio(b, _prm_column(b), beta, old)
     return reward/(reward.abs().max() + 1e-6) if faithful and len(reward) else reward
@@ -36,10 +36,10 @@ def _turn_ratio(b, prm_logp, beta, old, cut=False):
     return ratio.new_zeros(len(b.turns)).index_add(0, b.action_turn.to(ratio.device), ratio)
 
 def implicit_prm_loss(prm_logp:Tensor,  # (action tokens,) log-probability under the process reward model, with gradient
-    b:Batch,              # episodes; tokens need the column named by `old`
+    b:Batch,  # episodes; tokens need the column named by `old`
     beta:float=.05, old:str='old_logp',  # token column with the log-probabilities of the policy that played
     faithful:bool=False,  # True, as released: the scores are detached from the model, so that nothing is learnt
-)->Tensor:                # one number; 0 where no task has both a success and a failure
+)->Tensor:  # one number; 0 where no task has both a success and a failure
     "Trajectory DPO over all success-failure pairs of each task (iStar, arXiv 2509.19199)."
     turn = _turn_ratio(b, prm_logp, beta, old, cut=faithful)
     spoke, episode = (b.turn_lengths() > 0).to(turn), b.turns.episode.to(turn.device)
@@ -57,11 +57,11 @@ def _pairs(b):
     owner, place = _ranges(left, right - left)
     return won[owner], lost[place]
 
-def prm_backward(prm,      # agentlab.policy.Policy: the process reward model, at first a copy of the policy
-    b:Batch,               # episodes with token ids and the column named by `old`
+def prm_backward(prm,  # agentlab.policy.Policy: the process reward model, at first a copy of the policy
+    b:Batch,  # episodes with token ids and the column named by `old`
     beta:float=.05, old:str='old_logp',  # token column with the log-probabilities of the policy that played
     temperature:float=1.,  # of the softmax; that of `old`
-    budget:int=4096,       # tokens of one forward pass, padding included
+    budget:int=4096,  # tokens of one forward pass, padding included
     faithful:bool=False)->float:  # True: the released loss, which gives no gradient -> the loss
     "Add `implicit_prm_loss`'s gradient to the process reward model, by micro-batch; the step is the caller's."
     from agentlab.policy.core import parts  # here, because it is the only line of the rewards that needs a model

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['information_gain', 'answer_logps', 'measure_answers', 'check_answers']
 
-# %% ../../nbs/reward/05_information.ipynb #b25
+# %% ../../nbs/reward/05_information.ipynb #b
 import torch
 from torch import Tensor, tensor
 from ..episodes import Batch, Table, need
@@ -15,7 +15,7 @@ def information_gain(b:Batch,  # episodes; turns need `answer_logp`
     # 'prob': gain of the answer's probability (its mean per token); 'log_prob': gain of the mean log-probability
     kind:str='prob',
     faithful:bool=False,  # True, as released: an episode with a missing measurement keeps only its outcome
-)->Tensor:                # (turns,) float64
+)->Tensor:  # (turns,) float64
     "Gain of belief in the true answer per turn, outcome on the last; 0 where not measured (IGPO, arXiv 2510.14967)."
     if kind not in ('prob', 'log_prob'): raise ValueError(f"kind={kind!r}: use 'prob' or 'log_prob'")
     logp = need(b.turns, 'answer_logp', 'information_gain follows the probability of the true answer',
@@ -29,8 +29,8 @@ def information_gain(b:Batch,  # episodes; turns need `answer_logp`
     return torch.where(last, b.of_turn('outcome'), torch.where(lost, 0, gain))
 
 def answer_logps(policy, b:Batch,  # episodes with their token ids
-    answers:list,          # the true answer of each episode as text; None where there is none
-    closing:str='',        # text that leads over to the answer, tokenised apart from it
+    answers:list,  # the true answer of each episode as text; None where there is none
+    closing:str='',  # text that leads over to the answer, tokenised apart from it
     temperature:float=1., budget:int=4096,  # of the softmax; tokens of one forward pass, padding included
 )->Tensor:  # (turns,) float64 mean log-probability of the answer's tokens; NaN where it could not be asked
     "How likely the model finds the true answer in the context of each turn: one forward per turn, no gradient."

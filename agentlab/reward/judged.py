@@ -8,7 +8,7 @@ __all__ = ['in_shares', 'accepted', 'said_anew', 'from_what_was_read', 'asked_of
            'call_and_page', 'whole', 'Item', 'listed', 'sooner_won', 'play_ranked', 'arena_rl_recipe', 'brief',
            'chatshopbuddy_recipe']
 
-# %% ../../nbs/reward/11_judged.ipynb #507
+# %% ../../nbs/reward/11_judged.ipynb #b
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -126,7 +126,7 @@ def whole(episode, i: int)->str:
 @dataclass(frozen=True)
 class Item:
     "A line of a checklist."
-    name: str       # of its turns column
+    name: str  # of its turns column
     asks: Callable  # the text in focus -> a question, or a criterion for `by_rule`
     focus: Callable = call_and_page  # episode, number of the turn -> what may answer it
 

@@ -6,7 +6,7 @@
 __all__ = ['PRINCIPLES', 'agreed', 'examples', 'traits', 'fitted', 'short', 'finished', 'curious', 'asked_in_pairs', 'principled',
            'salmon_recipe']
 
-# %% ../../nbs/reward/14_principles.ipynb #ca9
+# %% ../../nbs/reward/14_principles.ipynb #b
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -44,7 +44,7 @@ def traits(b: Batch)->Tensor:
 def fitted(difference: Tensor,  # (pairs, traits) of the first game minus those of the second
     named: Tensor, side: Tensor,  # of `examples`
     decay: float = 1e-2  # keeps the weights finite where no example contradicts another
-)->Tensor:               # (principles, traits) float64
+)->Tensor:  # (principles, traits) float64
     "The reward model: logistic regression on principles times traits; dropped examples do not count."
     kept = side != 0
     if not kept.any(): raise ValueError('side=0 throughout: no judge agreed with itself on any pair; ask another one')

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['progress', 'spa_recipe', 'progress_loss', 'fit_progress', 'turn_features']
 
-# %% ../../nbs/reward/07_progress_rewards.ipynb #fde
+# %% ../../nbs/reward/07_progress_rewards.ipynb #b
 from functools import partial
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from ..groups import leave_one_out, recur
 from ..recipe import recipe
 from .information import _action_spans
 
-def progress(b:Batch,    # episodes; turns need `contribution`, and `invalid` unless grounding=0
+def progress(b:Batch,  # episodes; turns need `contribution`, and `invalid` unless grounding=0
     grounding:float=.5,  # paid for every action that the environment accepted
     # True: the release, which uses no contributions, weighs a turn by the number of turns after it, and so the last by
     # 0
@@ -50,7 +50,7 @@ def progress_loss(values:Tensor,  # (turns,) predicted contributions, with gradi
     return wrong.square().sum()/max(len(wrong), 1)
 
 def fit_progress(b:Batch, features:Tensor,  # (turns, width) what is known of each turn
-    steps:int=300,   # full-batch updates (AdamW); the learning rate falls linearly to 0
+    steps:int=300,  # full-batch updates (AdamW); the learning rate falls linearly to 0
     lr:float=.03, weight_decay:float=.01, seed:int=0,  # learning rate at the start; of the initial weights
 )->torch.nn.Linear:  # (turns, width) -> (turns, 1), float64
     "A linear progress estimator: its values add up, over each episode, to the outcome as nearly as they can."
@@ -67,7 +67,7 @@ def fit_progress(b:Batch, features:Tensor,  # (turns, width) what is known of ea
     return head.requires_grad_(False)
 
 def turn_features(policy, b:Batch, budget:int=4096,  # episodes with their token ids; tokens of one forward pass
-)->Tensor:            # (turns, width) float64; 0 for a turn without action tokens
+)->Tensor:  # (turns, width) float64; 0 for a turn without action tokens
     "The policy's last hidden state where it is about to say the last token of each turn."
     hidden = policy.features(b, budget).double()
     turn, _, _, last = _action_spans(b)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['both_orders', 'by_rank', 'anchor', 'round_robin', 'swiss', 'single_elimination', 'double_elimination', 'tournament']
 
-# %% ../../nbs/reward/04_rankings.ipynb #a5a
+# %% ../../nbs/reward/04_rankings.ipynb #b
 import itertools, math, random
 from collections.abc import Callable
 import torch
@@ -16,7 +16,7 @@ from .basic import at_end
 
 def both_orders(
     judge:Callable,  # (i, j) -> (score_i, score_j); None or a score that is not finite: this judgement failed
-)->Callable:         # (i, j) -> (score_i, score_j), each the sum of two judgements
+)->Callable:  # (i, j) -> (score_i, score_j), each the sum of two judgements
     "Judge i before j and j before i, scores added; a failed judgement counts 5:5 (ArenaRL). Exceptions pass."
     def verdict(i, j):
         scores = judge(i, j)
@@ -134,10 +134,10 @@ def _places(groups, scores):
     return [1 - order.index(p)/max(len(order)-1, 1) for p in range(len(scores))]
 
 def tournament(b:Batch,  # episodes; several episodes per group
-    judge:Callable,      # (i, j) -> (score_i, score_j) for two episodes of `b` by their numbers; None: failed, 5:5
+    judge:Callable,  # (i, j) -> (score_i, score_j) for two episodes of `b` by their numbers; None: failed, 5:5
     bracket:Callable=round_robin,  # (compare, n, draw) -> n rewards from 0 to 1
-    seed:int=0,          # of the draws; each task draws from a generator of its own
-)->Tensor:               # (turns,) float64, 0 except on the last turn of each episode
+    seed:int=0,  # of the draws; each task draws from a generator of its own
+)->Tensor:  # (turns,) float64, 0 except on the last turn of each episode
     "Place among the episodes of the task and seat, 1 best to 0 worst (ArenaRL). A group of one gets 0."
     both = both_orders(judge)
     earned = torch.zeros(len(b), dtype=torch.float64)

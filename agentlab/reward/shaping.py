@@ -6,7 +6,7 @@
 __all__ = ['on_last', 'overlong', 'tried', 'tried_and_short', 'demystify_recipe', 'fading', 'by_calls', 'by_calls_or_success',
            'tool_bonus']
 
-# %% ../../nbs/reward/09_shaping.ipynb #088
+# %% ../../nbs/reward/09_shaping.ipynb #b
 import math
 from functools import partial
 import torch
@@ -20,9 +20,9 @@ def on_last(b:Batch, x:Tensor)->Tensor:  # (episodes,) a number for each episode
     return torch.where(b.last_turns(), x.to(b.turns.reward)[b.turns.episode], 0)
 
 def overlong(b:Batch, longest:int,  # L_max, in action tokens of an episode
-    buffer:int,       # L_buf: the tokens before `longest` that already cost
+    buffer:int,  # L_buf: the tokens before `longest` that already cost
     weight:float=1.,  # what an episode of `longest` tokens loses
-)->Tensor:            # (turns,) float64: what was paid, and the penalty on the last turn
+)->Tensor:  # (turns,) float64: what was paid, and the penalty on the last turn
     "Reward minus a penalty that grows over the last `buffer` tokens (DAPO, Yu et al. 2025)."
     if not 0 < buffer <= longest:
         raise ValueError(f'buffer={buffer}: it is the part of longest={longest} tokens that costs; give more than 0 '
@@ -36,7 +36,7 @@ def _per_episode(b, x):
 
 def tried(b:Batch, bonus:float=.1,  # episodes whose outcome is 1 for right and -1 for wrong; for two turns
     most:float=-.6,  # a failure is never paid more
-)->Tensor:           # (turns,) float64: the outcome on the last turn, raised for failures with many turns
+)->Tensor:  # (turns,) float64: the outcome on the last turn, raised for failures with many turns
     "Outcome; failures earn a little for every turn beyond the second (Demystify, Yu et al. 2025)."
     turns = _per_episode(b, group_sum(torch.ones_like(b.turns.reward), b.turns.episode))
     lifted = torch.clamp(b.episodes.outcome + bonus*(turns-2)/2, max=most)
@@ -69,10 +69,10 @@ def by_calls_or_success(b:Batch, calls:Tensor)->Tensor:
     return torch.where(b.episodes.outcome > 0, (calls > 0).to(calls), by_calls(b, calls))
 
 def tool_bonus(b:Batch,  # episodes; turns need the column named next
-    column:str='tool',   # turns column that is above 0 where a tool was called
-    share=by_calls,      # batch, (episodes,) number of turns with a call -> (episodes,) share of the bonus
-    fade=fading,         # (episodes,) step -> its weight
-)->Tensor:               # (turns,) float64: what was paid, and the bonus on the last turn
+    column:str='tool',  # turns column that is above 0 where a tool was called
+    share=by_calls,  # batch, (episodes,) number of turns with a call -> (episodes,) share of the bonus
+    fade=fading,  # (episodes,) step -> its weight
+)->Tensor:  # (turns,) float64: what was paid, and the bonus on the last turn
     "Reward plus a bonus for calling tools that fades with the steps of the run (SPEAR, Qin et al. 2025)."
     tool = need(b.turns, column, f'tool_bonus pays for turns.{column}',
         "Let your environment give info['columns'] = dict(tool=1.), or name another column, such as 'cost'.")

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TAGS', 'tag_of', 'valid_tag', 'meta_reasoning', 'read_tags']
 
-# %% ../../nbs/reward/03_step_tags.ipynb #182
+# %% ../../nbs/reward/03_step_tags.ipynb #b
 from collections.abc import Callable
 import torch
 from torch import Tensor
@@ -27,8 +27,8 @@ def valid_tag(b:Batch)->Tensor:  # episodes; turns need `tag` and `invalid` -> (
         'It says which actions the environment refused.').bool(), TAGS['none'], tag)
 
 def meta_reasoning(b:Batch,  # episodes; turns need `tag` (of TAGS), `action` (integer keys) and `invalid`
-    planning:float=1.,    # paid for a planning turn of an episode that succeeded
-    explore:float=1.,     # paid for an exploring turn with a new action
+    planning:float=1.,  # paid for a planning turn of an episode that succeeded
+    explore:float=1.,  # paid for an exploring turn with a new action
     reflection:float=1.,  # paid for a reflecting turn that does something else after a failure
     # turns column that is not 0 where a well-formed action was not possible; None: `invalid` covers both
     unavailable:str|None=None)->Tensor:  # (turns,) float64

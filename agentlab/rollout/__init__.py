@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/rollout/index.ipynb #9a4
+# %% ../../nbs/rollout/index.ipynb #c
 from ..settings import door
 from .plain import (Game, Scripted, Side, admit, call_all, guarded, new_games, play, play_as_drawn,
     play_round, receive_all, within_budget)

@@ -9,7 +9,7 @@ __all__ = ['Attempt', 'if_wrong', 'always', 'over', 'answered', 'spoken', 'Says'
            'rise_recipe', 'expert_hint', 'guided', 'agent_rlvr_recipe', 'Judged', 'judgements', 'reseek_recipe',
            'by_budget', 'Units', 'wants_more', 'by_units', 'unit_reward', 'fewer_first', 'mind_recipe']
 
-# %% ../../nbs/rollout/08_again.ipynb #770
+# %% ../../nbs/rollout/08_again.ipynb #b
 import math, re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,13 +31,13 @@ from .plain import call_all, guarded, new_games, play, play_round, receive_all, 
 @dataclass(frozen=True)
 class Attempt:
     "What is known of an attempt that has ended."
-    number: int     # from 0
-    right: bool     # the inner environment calls it a success
-    reward: float   # that it earned
+    number: int  # from 0
+    right: bool  # the inner environment calls it a success
+    reward: float  # that it earned
     actions: tuple  # texts of its turns, lower case without spaces
-    closing: str    # last text of the inner environment; it may tell the answer, so nobody is shown it unasked
-    env: object     # the inner environment as it was left: for a teacher
-    begun: tuple    # (seed, task) from which it began
+    closing: str  # last text of the inner environment; it may tell the answer, so nobody is shown it unasked
+    env: object  # the inner environment as it was left: for a teacher
+    begun: tuple  # (seed, task) from which it began
 
 def if_wrong(one:Attempt)->bool: return not one.right
 def always(one:Attempt)->bool: return True
@@ -53,13 +53,13 @@ class Says:
 
 class Again(Wrapper):
     "Several attempts at a task in one episode. Turns have columns['attempt'], an attempt's last also columns['right']."
-    def __init__(self, env,         # an environment of one seat, whose info says `success`
-        attempts:int=2,             # of an episode, at most
+    def __init__(self, env,  # an environment of one seat, whose info says `success`
+        attempts:int=2,  # of an episode, at most
         goes_on:Callable=if_wrong,  # Attempt -> bool: whether another one follows
-        between:Callable=Says(),    # k, Attempt -> what is read before attempt k; None: there is nothing to say
-        ends:Callable=over,         # Step -> bool: the attempt ends with this answer of the inner environment
-        limits:tuple=(),            # most turns of each attempt; where it is shorter, the last number holds on
-        repeat:bool=True):          # True: what was asked first is shown again behind it
+        between:Callable=Says(),  # k, Attempt -> what is read before attempt k; None: there is nothing to say
+        ends:Callable=over,  # Step -> bool: the attempt ends with this answer of the inner environment
+        limits:tuple=(),  # most turns of each attempt; where it is shorter, the last number holds on
+        repeat:bool=True):  # True: what was asked first is shown again behind it
         super().__init__(env)
         if len(env.seats) != 1:
             raise TypeError(f'{type(self).__name__} asks one seat, and {type(env).__name__} has {env.seats}')
@@ -184,7 +184,7 @@ by_attempt.needs = ('group',)  # a group of one is refused
 
 def improved(b:Batch, alpha:float=10.,  # of the change; 0: every attempt for itself
     first:float=1.,  # share of its reward that the first attempt gets; 0: only the later ones are paid
-)->Tensor:           # (turns,) on the last turn of each attempt; 0 on the others
+)->Tensor:  # (turns,) on the last turn of each attempt; 0 on the others
     "What an attempt earned, and `alpha` times by how much that is more than the attempt before it (SCoRe)."
     grid = earned(b)
     worth = torch.cat([first*grid[:, :1], grid[:, 1:] + alpha*grid.diff(dim=1)], 1)
@@ -213,7 +213,7 @@ def score_recipe():
 
 def best_of_own(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,  # as for `play`
-    samples:int=16,         # attempts that are sampled in the place of the second and of every later one
+    samples:int=16,  # attempts that are sampled in the place of the second and of every later one
     around:Callable=Again,  # environment -> environment of several attempts
     # as for `play`
     max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
@@ -358,11 +358,11 @@ def reseek_recipe():
 
 def by_budget(policy, env, tasks:int=64,  # an environment whose tools are on or off; held-out tasks
     budgets:tuple=(1, 2, 3, 4, 5),  # turns
-    answers:int=2,       # of an episode, at most; one where the budget is one turn
+    answers:int=2,  # of an episode, at most; one where the budget is one turn
     feedback:Callable=Says(),  # k, Attempt -> what is read after a wrong answer
     ends:Callable=over,  # Step -> bool: this was an answer
     rollout:Callable=play, seed:int=0, **how  # who plays: `play`, or a function of the same arguments
-)->dict:                 # success by budget, its `slope`, and the episodes that an error ended
+)->dict:  # success by budget, its `slope`, and the episodes that an error ended
     "Success by the number of turns (MINT). Feedback that holds the answer is such an error."
     from agentlab.rollout.turns import TurnLimit
     found, those, errors = {}, env.tasks('test', tasks), 0

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['play_beside_greedy', 'play_beside_expert', 'check_expert']
 
-# %% ../../nbs/rollout/01_beside.ipynb #145
+# %% ../../nbs/rollout/01_beside.ipynb #b
 import math
 from functools import partial
 from ..env.wrappers import BesideExpert
@@ -14,7 +14,7 @@ from .plain import play
 def play_beside_greedy(policy, env, seeds:list, group_size:int=1,  # sampled games of a seed, beside the greedy one
     tasks:list=None, groups:list=None,  # as for `play`
     **how  # further arguments of `play`; temperature and top_p are those of the sampled games
-)->list:   # the sampled episodes, each with columns['greedy']
+)->list:  # the sampled episodes, each with columns['greedy']
     "`play`, and one greedy game from every seed; what its seat earned there stands beside every episode."
     greedy = play(policy, env, seeds, 1, tasks, groups, **how | dict(temperature=0., top_p=1.))
     earned = {(e.group, e.seat): math.nan if e.error else e.outcome for e in greedy}
@@ -26,7 +26,7 @@ def play_beside_expert(policy, env, seeds:list,  # as for `play`; the environmen
     group_size:int=1,
     # mismatches that the expert's action replaces, before one ends the episode; None: the agent's own are played
     patches:int=None, **how  # further arguments of `play`
-)->list:   # episodes whose turns have columns['matched'] and columns['patched']
+)->list:  # episodes whose turns have columns['matched'] and columns['patched']
     "`play` with an expert beside, who says of every action whether it would have been its own."
     around = partial(BesideExpert, patches=patches)
     return play(policy, around(env) if hasattr(env, 'reset') and not isinstance(env, type) else lambda: around(env()),

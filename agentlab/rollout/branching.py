@@ -6,7 +6,7 @@
 __all__ = ['top_entropy', 'segment_entropy', 'arpo_score', 'aepo_score', 'aepo_budget', 'Rule', 'Tree', 'own_luck', 'Forest',
            'arpo', 'aepo', 'arpo_recipe', 'aepo_recipe']
 
-# %% ../../nbs/rollout/02_branching.ipynb #863
+# %% ../../nbs/rollout/02_branching.ipynb #b
 import inspect, math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ def segment_entropy(entropies,  # per sampled token, nats: `Completion.entropies
     k: int = 20,  # how many tokens count, from the first on
     vocabulary: int|None = None,  # faithful: number of tokens in the vocabulary
     faithful: bool = False,  # True: the sum, divided by ln(vocabulary), as released
-)->float:         # nats; faithful: in units of ln(vocabulary); 0 for no tokens
+)->float:  # nats; faithful: in units of ln(vocabulary); 0 for no tokens
     "How unsure an action began: the mean entropy of its first `k` tokens (ARPO, Dong et al. 2025)."
     if k < 1: raise ValueError(f'k={k}: give the number of tokens to look at, from 1')
     if faithful != (vocabulary is not None):
@@ -45,22 +45,22 @@ def segment_entropy(entropies,  # per sampled token, nats: `Completion.entropies
 
 def arpo_score(now: float, first: float,  # entropy of this segment, and of the game's first one
     draw: float, weight: float = .2,  # uniform in [0, 1); of the entropy's rise
-)->float:                # 0 to 1; fork where it is at most the threshold
+)->float:  # 0 to 1; fork where it is at most the threshold
     "ARPO's branch score, clip(u - w*(H - H_first), 0, 1) (released code of Dong et al. 2025, arXiv 2507.19849)."
     return min(max(draw - weight*(now - first), 0.), 1.)
 
 def aepo_score(now: float, first: float,  # entropy of this segment, and of the game's first one
     draw: float, weight: float = .2,  # uniform in [0, 1); of the entropy's rise
-    streak: int = 0,       # rounds in a row in which this group has forked
+    streak: int = 0,  # rounds in a row in which this group has forked
     penalty: float = .05)->float:  # what each of them takes off -> 0 to 1; fork where it is at least the threshold
     "AEPO's branch score, clip((u + w*(H - H_first)) * max(0, 1 - .05 c), 0, 1) (released code, arXiv 2510.14545)."
     return min(max((draw + weight*(now - first))*max(0., 1 - penalty*streak), 0.), 1.)
 
 def aepo_budget(root: float,  # entropy of a game's first action
-    tools: float,       # mean entropy of the actions after an answer of the environment
+    tools: float,  # mean entropy of the actions after an answer of the environment
     group_size: int, slope: float = .5,  # games of the group, N; of the sigmoid
     faithful: bool = False,  # True: rounded down, plus one, as released
-)->int:                 # games to begin, 1 to group_size; the others are forks
+)->int:  # games to begin, 1 to group_size; the others are forks
     "Games to begin, ceil(N*sigmoid(slope*(root - tools))) (AEPO, Dong et al. 2025, arXiv 2510.14545)."
     if group_size < 1: raise ValueError(f'group_size={group_size}: give at least 1')
     wanted = group_size/(1 + math.exp(-min(max(slope*(root - tools), -700.), 700.)))
@@ -70,8 +70,8 @@ def aepo_budget(root: float,  # entropy of a game's first action
 class Rule:
     "When a game is forked, and how its entropy is measured."
     forks: Callable  # entropy now, first entropy, uniform draw, rounds in a row with forks -> bool
-    beam: int = 2    # a game is continued in at most so many ways from one place
-    k: int = 20      # tokens that are measured
+    beam: int = 2  # a game is continued in at most so many ways from one place
+    k: int = 20  # tokens that are measured
     vocabulary: int|None = None  # faithful: its size
     baselines: dict|None = None  # faithful: entropies of first actions, by the number of the game in the call
     def measure(self, entropies)->float:
@@ -241,7 +241,7 @@ def arpo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
     beam: int = 2,  # ways in which a game goes on from one place, at most
     # tau, probability of a fork where the entropy is that of the first action; below 0: never fork
     threshold: float = .5, weight: float = .2,  # of the entropy's rise
-    k: int = 20,         # tokens of an action whose entropy counts
+    k: int = 20,  # tokens of an action whose entropy counts
     faithful: bool = False,  # True: the released timing and entropy
     # faithful: first entropies by number of the game; give the same one to every call, as the release does
     baselines: dict|None = None, **how  # further arguments of `play`
@@ -255,11 +255,11 @@ def arpo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
 
 def aepo(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`
     initial: int|None = None,  # games of a group that are begun; None: `aepo_budget` of what its first game shows
-    beam: int = 2,          # as for `arpo`
+    beam: int = 2,  # as for `arpo`
     threshold: float = .5,  # tau; above 1: never fork
-    weight: float = .2,     # of the entropy's rise
-    penalty: float = .05,   # what every round in a row with a fork takes off the score
-    slope: float = .5,      # of the budget's sigmoid
+    weight: float = .2,  # of the entropy's rise
+    penalty: float = .05,  # what every round in a row with a fork takes off the score
+    slope: float = .5,  # of the budget's sigmoid
     # as for `arpo`; faithful: the first look is played beside and thrown away
     k: int = 20, faithful: bool = False, baselines: dict|None = None, **how  # further arguments of `play`
 )->list[Episode]:  # as for `arpo`

@@ -10,7 +10,7 @@ __all__ = ['said_words', 'last_seen', 'risen', 'whether_reached', 'Delegate', 'r
            'interpolated', 'learned_progress', 'shaped', 'mira', 'mira_recipe', 'Subgoals', 'Flow', 'agentflow_recipe',
            'priced', 'ai_searchplanner_recipe']
 
-# %% ../../nbs/rollout/10_delegate.ipynb #317
+# %% ../../nbs/rollout/10_delegate.ipynb #b
 import re
 from collections.abc import Callable
 from copy import copy
@@ -58,7 +58,7 @@ class Delegate(Wrapper):
         # this environment, observation, whether an errand begins -> what the executor reads of it; None: everything
         sees: Callable|None = None, finishes: tuple = (),  # first words of actions that the planner may do itself
         script: Callable = None,  # this environment, noise, generator -> what a demonstrator says at either seat
-        patience: int = 3,        # refusals of the planner in a row that end the game
+        patience: int = 3,  # refusals of the planner in a row that end the game
         empty: bool = True):  # False: the executor remembers all errands
         super().__init__(env)
         if len(env.seats) != 1: raise ValueError(f'the seats of {env.name} are {env.seats}: give an environment of one')
@@ -246,7 +246,7 @@ def coda_score(sides: dict)->float:
 
 def peco(b: Batch, seat: str = 'planner',  # games of a planner and others; whose episodes vote
     scale: str|None = 'std', ddof: int = 1, eps: float = 1e-6, singleton: str = 'raw',  # as for `compare`
-)->Tensor:                  # (action tokens,) float64
+)->Tensor:  # (action tokens,) float64
     "Outcome against the outcomes of the planners of the task, for every row of the game (PECO of CoDA)."
     votes = torch.where(of_seat(b, seat), b.episodes.outcome, torch.nan)
     own = compare(votes, b.episodes.group, scale, ddof, eps, singleton)
@@ -286,8 +286,8 @@ def best(episodes: list[Episode])->Episode:
 def play_phases(
     policy, env: Blueprint, seeds: list, group_size: int = 1, tasks: list|None = None, groups: list|None = None,
     pick: Callable = best,  # episodes of the planners of a task -> the one whose blueprint is carried out in phase B
-    **how,                  # as for `play_players`
-)->list[Episode]:           # of every game: the planner's of phase A, the executor's of phase B
+    **how,  # as for `play_players`
+)->list[Episode]:  # of every game: the planner's of phase A, the executor's of phase B
     "Blueprints, each carried out greedily; then as many games under the picked one (HiMAC)."
     run = partial(play_players, policy, env, seeds, group_size, tasks, groups, **how)
     plans = run(players=dict(executor=Greedy(policy.at('executor'))))
@@ -362,9 +362,9 @@ def hi_agent_recipe():
     return dict(credit=grpo, rollout=foresight, group_size=2)
 
 def epo_explicit(b: Batch,  # a strategist's episodes; tokens need `value`
-    gamma: float = .99,     # discount per round
-    rise: float = .1,       # by how much the value must rise for a round to be a key one
-)->tuple[Tensor, Tensor]:   # targets of the critic, advantage: (action tokens,) float64 each
+    gamma: float = .99,  # discount per round
+    rise: float = .1,  # by how much the value must rise for a round to be a key one
+)->tuple[Tensor, Tensor]:  # targets of the critic, advantage: (action tokens,) float64 each
     "Key rounds are worth 1, the last one the outcome; summed, over the largest of the dialogue (EPO)."
     if of_seat(b, 'executor').any():
         raise ValueError("the actor of epo_explicit is frozen: give rollout_args=dict(players=dict(executor=actor))")
@@ -385,7 +385,7 @@ class FrozenActor(Wrapper):
     "Every seat says a phrase, and a frozen actor acts by it: a game of strategists (EPO)."
     adds = 'You do not act yourself: say one phrase before each of your turns, and somebody else acts by it.'
     def __init__(self, env, actor: Callable,  # env, phrase, generator -> action
-        phrases: tuple = (),       # what may be said; (): anything
+        phrases: tuple = (),  # what may be said; (): anything
         script: Callable = None):  # env, generator -> what a demonstrator says
         super().__init__(env)
         self.actor, self.phrases, self.script, self.draws = actor, tuple(phrases), script, None
@@ -429,9 +429,9 @@ def _next(b: Batch, before: Tensor, last: Tensor)->Tensor:
     end = torch.where(b.episodes.truncated.bool(), last, 0.)[b.turns.episode]
     return torch.where(b.last_turns(), end, shift(before, b.turns.episode, -1))
 
-def mira(b: Batch,         # episodes; tokens need `value` and `progress`
-    gamma: float = .95,    # of the progress
-    lam: float = .5,       # weight of the outcome, to the power of the turns that are left
+def mira(b: Batch,  # episodes; tokens need `value` and `progress`
+    gamma: float = .95,  # of the progress
+    lam: float = .5,  # weight of the outcome, to the power of the turns that are left
     progress: Callable = learned_progress,  # batch -> progress before each turn, after each episode that was cut off
 )->tuple[Tensor, Tensor]:  # targets of `value` and `progress`: (action tokens, 2); advantage: (action tokens,)
     "The outcome where the end is near, else what a turn added by both critics (in the spirit of MiRA)."
@@ -475,8 +475,8 @@ class Subgoals(Wrapper):
 class Flow(Wrapper):
     "A planner's steps, each read afresh from question and memory; frozen helpers act, verify and answer (AgentFlow)."
     def __init__(self, env,  # an environment of one seat
-        execute: Callable,   # this environment, what the planner said -> an inner action; None: no such tool
-        verify: Callable,    # this environment -> whether the memory is enough
+        execute: Callable,  # this environment, what the planner said -> an inner action; None: no such tool
+        verify: Callable,  # this environment -> whether the memory is enough
         answer: Callable, limit: int = 3,  # this environment -> the action that ends the game; steps of a game
         analyse: Callable = lambda env: ''):  # this environment -> what a fixed model says of the question
         super().__init__(env)
@@ -504,9 +504,9 @@ def agentflow_recipe():
     return dict(credit=flow_grpo, objective_args=dict(low=.2, high=.3), temperature=.7)
 
 def priced(price: float = .1,  # of a search, in units of the outcome
-    sound: float = .5,    # worth of a trace in which every search found a new page on the way
+    sound: float = .5,  # worth of a trace in which every search found a new page on the way
     without: float = 0.,  # score of the generator without any search
-)->Callable:              # {seat: episode} -> what the game is worth, for `play_scored`
+)->Callable:  # {seat: episode} -> what the game is worth, for `play_scored`
     "Gain of the generator, plus soundness of the trace, minus the price of its searches (AI-SearchPlanner)."
     def score(sides: dict)->float:
         turns = [t for side in sides.values() for t in side.turns]

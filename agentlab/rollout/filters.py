@@ -9,7 +9,7 @@ __all__ = ['CurationError', 'curation', 'chain', 'keep_mixed', 'outcome_std', 'o
            'roc_recipe', 'mask_truncated', 'mask_overlong', 'repeats', 'mask_repeated', 'dr_bot', 'dr_bot_recipe',
            'mask_certain', 'only_parts', 'keep_multiple', 'filters_in', 'filter_table']
 
-# %% ../../nbs/rollout/03_filters.ipynb #583
+# %% ../../nbs/rollout/03_filters.ipynb #b
 import re
 from collections.abc import Callable
 from functools import partial
@@ -24,10 +24,10 @@ class CurationError(ValueError):
     "A filter left nothing to learn from. The trainer writes the message into the row of this step and makes no update."
 
 def curation(does: str,  # 'mask', 'drop' or 'resample'
-    unit: str,           # what is removed at once: 'group', 'episode', 'turn' or 'token'
-    removes: str,        # which of them, in words
+    unit: str,  # what is removed at once: 'group', 'episode', 'turn' or 'token'
+    removes: str,  # which of them, in words
     paper: str,  # authors, year, arXiv number; begins with 'in the spirit of' where the rule is not the authors'
-)->Callable:             # a decorator
+)->Callable:  # a decorator
     "Mark a function as a filter and let it say what it removes. The function itself stays as it is."
     if does not in ('mask', 'drop', 'resample'): raise ValueError(f"does={does!r}: use 'mask', 'drop' or 'resample'")
     if unit not in ('group', 'episode', 'turn', 'token'):
@@ -116,14 +116,14 @@ def _best(scores, count)->Tensor:
     return keep
 
 def top_share(scores:Tensor, share:float=.25,  # (groups,) in the order of arrival; of all groups
-    least:int=1,      # keep at least so many; 0: as released, a share of few groups may be nothing
-)->Tensor:            # (groups,) bool
+    least:int=1,  # keep at least so many; 0: as released, a share of few groups may be nothing
+)->Tensor:  # (groups,) bool
     "The share of groups with the largest scores."
     if not 0 <= share <= 1: raise ValueError(f'share={share}: give a share of the groups, 0 to 1')
     return _best(scores, max(int(share*len(scores)), least))
 
 def top_p(scores:Tensor,  # (groups,) not negative
-    p:float=.9,           # share of the sum of the scores; 1 and more keep everything
+    p:float=.9,  # share of the sum of the scores; 1 and more keep everything
     slack:float=.01)->Tensor:  # taken off what must be reached -> (groups,) bool; only scores above 0
     "The fewest groups, largest scores first, that together hold p of all scores."
     if p >= 1: return torch.ones_like(scores, dtype=torch.bool)
@@ -154,7 +154,7 @@ def _keep_groups(b, choose, score, include_zero, who):
 
 @curation('drop', 'group', 'those that `choose` leaves out of the groups\' scores',
     'RAGEN-2, 2026, arXiv 2604.06268 (code read)')
-def keep_groups(b:Batch,    # episodes
+def keep_groups(b:Batch,  # episodes
     choose:Callable=top_p,  # (groups,) scores in the order of arrival -> (groups,) bool, such as partial(top_p, p=.9)
     score:Callable=outcome_std,  # Batch -> (episodes,) score of each episode's group; NaN: never kept
     include_zero:bool=True)->Batch:  # False: groups of score 0 are not even counted
@@ -235,7 +235,7 @@ def roc_penalty(b:Batch,  # episodes; turns need the three columns
     error:str='tool_error',
     malformed:str='malformed',  # turns column: above 0 where a tag was opened and not closed, or the other way round
     answers:str='answers',  # turns column: number of complete answers in this turn
-)->Tensor:                  # (episodes,) float64, 0 to 2
+)->Tensor:  # (episodes,) float64, 0 to 2
     "Share of tool answers that were errors (.5 without any), plus 1 if broken or unanswered, else the surplus."
     hint = ("Let your environment give it in info['columns'], or bring a penalty of your own: roc(batch, keep, "
         "penalty=...).")
@@ -257,11 +257,11 @@ def _place(x, by)->Tensor:
 
 @curation('drop', 'episode', 'failures at random and unclean successes, down to `keep` a group',
     'Shang et al., 2025, rStar2-Agent (GRPO-RoC), arXiv 2508.20722 (code read)')
-def roc(b:Batch,          # episodes, more per group than are trained
-    keep:int=16,          # episodes of a group that stay; a group with fewer is dropped
+def roc(b:Batch,  # episodes, more per group than are trained
+    keep:int=16,  # episodes of a group that stay; a group with fewer is dropped
     penalty:Callable=roc_penalty,  # Batch -> (episodes,) how unclean, from 0
-    floor:float=.1,       # a success is drawn with weight 1/(penalty + floor)
-    seed:int=0,           # of the draws, together with the training step
+    floor:float=.1,  # a success is drawn with weight 1/(penalty + floor)
+    seed:int=0,  # of the draws, together with the training step
     faithful:bool=False)->Batch:  # True: as released, the lowest penalties and the first failures
     "Of each group keep a random part of the failures and the clean successes (GRPO-RoC)."
     if keep < 2: raise ValueError(f'keep={keep}: at least 2 episodes of a group, else there is nobody to compare with')
@@ -302,8 +302,8 @@ def mask_overlong(b:Batch, longest:int,  # tokens of a context window, without w
     return _mask_episodes(b, _of_episodes(b, end - start >= longest) > 0, 'mask_overlong')
 
 def repeats(ids:Tensor,  # (tokens,) int64
-    by:Tensor,           # (tokens,) key of the text each token belongs to; n-grams do not cross it
-    n:int=20,            # length of an n-gram
+    by:Tensor,  # (tokens,) key of the text each token belongs to; n-grams do not cross it
+    n:int=20,  # length of an n-gram
 )->Tensor:  # (tokens,) how often the n-gram that begins here occurs in its text; 0 where the text ends before
     "Occurrences of every n-gram, overlapping ones included. Exact, in log2(n) passes over all texts at once."
     if n < 1: raise ValueError(f'n={n}: an n-gram has at least one token')
@@ -340,8 +340,8 @@ def dr_bot_recipe():
 @curation('mask', 'turn', 'the turns with the lowest entropy',
     'in the spirit of Li et al., 2025, DART-GUI, arXiv 2509.23866')
 def mask_certain(b:Batch,  # episodes; tokens need `entropy`
-    share:float=.8,        # of all turns of the batch
-    faithful:bool=False,   # True: ordered by the sum of a turn's entropies, as in the lines that were commented out
+    share:float=.8,  # of all turns of the batch
+    faithful:bool=False,  # True: ordered by the sum of a turn's entropies, as in the lines that were commented out
 )->Batch:
     "Mask all but the share of turns with the highest mean entropy."
     if not 0 < share <= 1: raise ValueError(f'share={share}: give the share of turns that stay, above 0 and at most 1')

@@ -6,7 +6,7 @@
 __all__ = ['searched', 'at_wins', 'step_pairs', 'Choosing', 'likelihood', 'preference_q', 'step_q_recipe', 'ways', 'mask_edges',
            'bfs_prover_recipe', 'revised', 'agent_r_recipe']
 
-# %% ../../nbs/rollout/14_from_trees.ipynb #474
+# %% ../../nbs/rollout/14_from_trees.ipynb #b
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -22,8 +22,8 @@ from ..selfplay.preferences import dpo_credit, episode_logp
 
 def searched(policy, env, seeds: list[int], group_size: int = 1,  # as for `play`; a tree is a group of any size
     *, grow: Callable,  # trees -> what it found, or nothing: `Trees.grow`, `best_first`, `dive` with arguments
-    read: Callable,     # trees, what was found -> episodes: `Trees.finished`, `step_pairs`, `ways`, `revised`
-    agent = None,       # who searches; None: the policy
+    read: Callable,  # trees, what was found -> episodes: `Trees.finished`, `step_pairs`, `ways`, `revised`
+    agent = None,  # who searches; None: the policy
     step: int = 0, name: str = 'search', **how)->list[Episode]:  # kept with the episodes; of `Trees`
     "A rollout: a tree for every task, and what is read off it."
     trees = Trees(agent or policy, env, seeds, **how)
@@ -37,7 +37,7 @@ def at_wins(b: Batch)->Tensor:  # (action tokens,) float64
 
 def step_pairs(trees: Trees, found=None, visits: int = 2,  # an action counts that was tried so often
     gap: float = .1,  # least distance of two Q, in the scale of the returns
-)->list[Episode]:     # one turn each; a group holds two, each paid its Q of the tree
+)->list[Episode]:  # one turn each; a group holds two, each paid its Q of the tree
     "Of every place the best and the worst action (Step-Q, Zhai et al., 2024)."
     made = []
     for root in trees.roots:

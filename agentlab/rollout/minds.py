@@ -6,7 +6,7 @@
 __all__ = ['corpora', 'Agents', 'most_like', 'refined', 'hier_score', 'hiersearch_recipe', 'settled', 'play_levels',
            'near_skills', 'hcsp_recipe', 'fast_score', 'SlowMind']
 
-# %% ../../nbs/rollout/11_minds.ipynb #3ab
+# %% ../../nbs/rollout/11_minds.ipynb #d
 from dataclasses import replace
 from functools import partial
 import torch

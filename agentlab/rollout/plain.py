@@ -7,7 +7,7 @@ __all__ = ['LONGEST', 'Side', 'Game', 'admit', 'fault', 'side_by_side', 'call_al
            'new_games', 'receive_all', 'within_budget', 'act_as_read', 'carry_out', 'AsDrawn', 'play_as_drawn',
            'Scripted', 'spelt']
 
-# %% ../../nbs/rollout/00_play.ipynb #73e
+# %% ../../nbs/rollout/00_play.ipynb #b
 import copy, math, time
 from collections import deque
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Side:
     tokens: int = 0  # sampled so far
     system: str|None = None  # what it was told before its first action
     window: int = 0  # context windows before this one: contexts that were rewritten, summed up or emptied
-    begun: int = 0   # turns before the conversation that stands in the context
+    begun: int = 0  # turns before the conversation that stands in the context
     def pay(self, reward: float):
         "Credit a reward to this seat's latest turn."
         self.outcome += reward
@@ -136,7 +136,7 @@ from ..env.protocol import EnvError, Step
 LONGEST = 1_000_000  # characters of an observation
 
 def admit(step, seats: tuple,  # whatever an environment returned; of the environment
-)->Step:           # the same as plain values of its own: nothing later can trip over them, or be changed from outside
+)->Step:  # the same as plain values of its own: nothing later can trip over them, or be changed from outside
     "Every answer of an environment passes here, inside the guard. Raises EnvError that names what is wrong with it."
     if not isinstance(step, Step):
         raise EnvError(f'the environment returned {type(step).__name__}, not a Step. Return Step(seat, observation, '
@@ -277,8 +277,8 @@ def play(policy, env,  # agentlab.policy.Policy; an environment, or a function t
     workers: int = 0,  # threads in which environments of this process answer side by side; 0: one after the other
     seed: int = 0, step: int = 0, name: str = 'policy',  # of the sampling; kept with the episodes
     system: str|None = None,  # a system message; None: the environment's guide, if the policy knows its words; '': none
-    format = None,     # how the policy acts: agentlab.policy.formats; None: its whole reply is the action
-    on_round = None,   # called with the games (`Game`) that have just acted, to watch them while they play
+    format = None,  # how the policy acts: agentlab.policy.formats; None: its whole reply is the action
+    on_round = None,  # called with the games (`Game`) that have just acted, to watch them while they play
     on_reset = None)->list[Episode]:  # called with all games before anybody acts -> ordered by group, member, seat
     "Play `group_size` games from every seed. A fault in an environment ends its own episode only."
     given = dict(locals())
@@ -318,7 +318,7 @@ def act_round(live: list[Game], policy, said: list,  # games that wait for an ac
 def new_games(env, seeds: list[int],  # an environment to clone, or a function that makes one; one per group
     group_size: int, tasks: list|None,  # games of a group; one per group
     seed: int, groups: list[int]|None = None,  # number of every group; None: 0, 1, 2, ...
-)->list[Game]:         # ordered by group, member; nothing is played yet
+)->list[Game]:  # ordered by group, member; nothing is played yet
     "Fresh games, each with an environment and a sample seed of its own."
     if group_size < 1: raise ValueError(f'group_size={group_size}: give at least 1')
     groups = range(len(seeds)) if groups is None else groups
@@ -347,7 +347,7 @@ def within_budget(game: Game, policy, max_turns: int, max_tokens: int, token_bud
 
 def act_as_read(live: list[Game], policy, said: list,  # of `fitted_policy`; a Completion per game
     sampler, how: dict, limit: float|None, workers: int,  # as in `play_round`
-)->list:         # a Step per game, or an exception
+)->list:  # a Step per game, or an exception
     "Every live game does what its reply means."
     how_read, tokenizer = policy.format, policy.chat.tokenizer
     replies = [_within(policy, c) for c in said]
@@ -433,7 +433,7 @@ def play_as_drawn(policy, env, seeds: list, *arguments, sampler = None, **how)->
 class Scripted:
     "A sampler in which a function speaks, and the policy where that has nothing to say; for games of one `play`."
     def __init__(self, policy,
-        say: Callable,    # game that waits for an action -> what is said, or None: the policy's own action
+        say: Callable,  # game that waits for an action -> what is said, or None: the policy's own action
         sampler = None):  # of the policy's own actions; None: policy.sampler()
         self.policy, self.say, self.games = policy, say, []
         self.sampler = policy.sampler() if sampler is None else sampler

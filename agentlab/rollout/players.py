@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['cast', 'play_players', 'sided', 'Table', 'Replayed', 'keep_moves', 'transcript']
 
-# %% ../../nbs/rollout/07_players.ipynb #118
+# %% ../../nbs/rollout/07_players.ipynb #b
 import json
 from functools import partial
 from hashlib import blake2b
@@ -20,7 +20,7 @@ from agentlab.rollout.plain import (Game, call_all, guarded, new_games, receive_
 def cast(players,  # None, {seat: player}, or a list with one such dictionary per group
     seats: tuple, groups: int,  # number of groups
     vocabulary: int|None = None,  # tokens that every policy must have; None: any
-)->list[dict]:     # one dictionary per group
+)->list[dict]:  # one dictionary per group
     "Check who plays what. Raises ValueError that names the seat or the player and the remedy."
     each = [players or {}]*groups if not isinstance(players, (list, tuple)) else list(players)
     if len(each) != groups:

@@ -6,7 +6,7 @@
 __all__ = ['dynamic_sampling', 'dapo_recipe', 'retry_failures', 'refused', 'tool_error', 'whole_turn', 'Repair', 'splice',
            'with_rollback']
 
-# %% ../../nbs/rollout/04_resampling.ipynb #0cc
+# %% ../../nbs/rollout/04_resampling.ipynb #b
 import difflib, random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,13 +53,13 @@ def _numbers(seeds, tasks, groups, rounds, name)->list:
     'Yu et al., 2025, DAPO, arXiv 2503.14476 (code read)')
 def dynamic_sampling(policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,  # as for `play`
     keep:Callable=keep_mixed,  # a filter that drops, Batch -> Batch; a group that it leaves is accepted
-    rounds:int=10,          # at most so many, the first one included
-    fresh:Callable=None,    # seed -> a fresh task; needed where `tasks` are given
+    rounds:int=10,  # at most so many, the first one included
+    fresh:Callable=None,  # seed -> a fresh task; needed where `tasks` are given
     rollout:Callable=play,  # plays a round
-    faithful:bool=False,    # True: ValueError where places stay open, as released; False: they keep the group they had
-    seed:int=0,             # of the sampling and of the fresh tasks
-    **how                   # further arguments of the rollout
-)->list:                    # as `play`; columns['round'] and columns['accepted'] stand in every episode
+    faithful:bool=False,  # True: ValueError where places stay open, as released; False: they keep the group they had
+    seed:int=0,  # of the sampling and of the fresh tasks
+    **how  # further arguments of the rollout
+)->list:  # as `play`; columns['round'] and columns['accepted'] stand in every episode
     "Play fresh tasks until every group passes the filter, at most `rounds` times (DAPO's dynamic sampling)."
     groups = _numbers(seeds, tasks, groups, rounds, 'rounds')
     if tasks is not None and fresh is None:
@@ -88,8 +88,8 @@ def dapo_recipe():
     'in the spirit of ActiveVLN, 2025, arXiv 2509.12618')
 def retry_failures(policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None,  # as for `play`
     attempts:int=2, rollout:Callable=play,  # at most so many, the first one included; plays an attempt
-    seed:int=0, **how       # further arguments of the rollout
-)->list:                    # as `play`; columns['round'] and columns['accepted'] stand in every episode
+    seed:int=0, **how  # further arguments of the rollout
+)->list:  # as `play`; columns['round'] and columns['accepted'] stand in every episode
     "Play a group again, from the same task, while nobody in it succeeds, at most `attempts` times."
     groups = _numbers(seeds, tasks, groups, attempts, 'attempts')
     def again(r, left):
@@ -115,14 +115,14 @@ class Repair:
     "When and how a failed call is taken back."
     failed: Callable = refused  # Step -> bool
     call_at: Callable = whole_turn  # ids of a turn -> where its call begins; None: there is no call
-    retries: int = 3     # of one turn
-    calls: int = 30      # retries of one episode
+    retries: int = 3  # of one turn
+    calls: int = 30  # retries of one episode
     similar: float = .5  # from this similarity of the calls on, the old reasoning stays
     probability: float = 1.  # that a game is repaired at all; the authors: 1 (4B), .7 (7B)
 
 def splice(old, new,  # completions: the failed turn, and what was said after the error
-    text:Callable,    # ids -> text
-    repair:Repair):   # completion: old reasoning and new call, or the new turn
+    text:Callable,  # ids -> text
+    repair:Repair):  # completion: old reasoning and new call, or the new turn
     "The turn that takes the place of a failed one."
     i, j = repair.call_at(old.ids), repair.call_at(new.ids)
     if i is None or j is None or difflib.SequenceMatcher(None, text(old.ids[i:]),
@@ -141,7 +141,7 @@ def with_rollback(
     max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
     workers:int=0, seed:int=0, step:int=0, name:str='policy', system:str=None,
     format=None  # refused: the whole reply is the action here
-)->list:         # as `play`; turns have columns['spliced'] and columns['retries']
+)->list:  # as `play`; turns have columns['spliced'] and columns['retries']
     "`play`, but a failed call is said again, the failure cut from the context (CLEANER). Needs recompute_old=True."
     whole_reply(format, 'with_rollback')
     games = new_games(suited(env, policy, system, max_tokens), seeds, group_size, tasks, seed, groups)

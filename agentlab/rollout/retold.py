@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['OneContext', 'one_context']
 
-# %% ../../nbs/rollout/16_retold.ipynb #102
+# %% ../../nbs/rollout/16_retold.ipynb #b
 import math, re
 from ..env.wrappers import Wrapper
 from ..episodes import Episode, Turn

@@ -6,7 +6,7 @@
 __all__ = ['Node', 'uct', 'puct', 'by_policy', 'by_count', 'evenly', 'sampled', 'legal', 'place', 'by_logp', 'Trees', 'edges',
            'tree_figure', 'Replayed']
 
-# %% ../../nbs/rollout/12_search.ipynb #a51
+# %% ../../nbs/rollout/12_search.ipynb #b
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,9 +29,9 @@ class Node:
     parent: 'Node|None' = None  # None: the root
     said: object = None  # Completion of the action that leads here
     text: str = ''
-    prior: float = 1.       # of the action beside its siblings: these sum to 1
-    logp: float = 0.        # of the action, summed over its tokens; NaN where nobody sampled it
-    tree: int = 0           # number of its root
+    prior: float = 1.  # of the action beside its siblings: these sum to 1
+    logp: float = 0.  # of the action, summed over its tokens; NaN where nobody sampled it
+    tree: int = 0  # number of its root
     game: Game|None = None  # as it stands here; None: nobody has been here
     children: list = field(default_factory=list)
     reward: dict = field(default_factory=dict)  # seat -> what the action was paid
@@ -118,12 +118,12 @@ class _Rounds:
     "What trees do in a round: copy, ask, act, play on."
     def __init__(self, policy, env, seeds: list[int],
         tasks: list|None = None, groups: list[int]|None = None,  # as for `play`
-        width: int = 4,            # actions that are sampled where a place is opened
+        width: int = 4,  # actions that are sampled where a place is opened
         propose: Callable = sampled,  # trees, nodes -> for each the completions to try
         prior: Callable = by_policy,  # log-probabilities, counts -> the priors of a place's actions
         sampler = None, max_turns: int = 64, max_tokens: int = 16, temperature: float = 1.,  # as for `play`
         limit: float|None = None, system: str|None = None, format = None, seed: int = 0,  # as for `play`
-        steps: int|None = None,    # of the environment: a tree that has spent them stops
+        steps: int|None = None,  # of the environment: a tree that has spent them stops
         tokens: int|None = None):  # sampled: likewise
         if width < 1: raise ValueError(f'width={width}: sample at least 1 action in every place')
         try: games = new_games(suited(env, policy, system, max_tokens), seeds, 1, tasks, seed, groups)
@@ -194,7 +194,7 @@ class Trees(_Rounds):
     def grow(self, simulations: int,  # visits of each tree
         choose: Callable = uct,  # parent, child -> how much to go there: `uct`, `puct`, or a partial of one
         evaluate: Callable|None = None,  # nodes, gamma -> for each a return by seat; None: `play_out`
-        gamma: float = 1.):      # discount per action
+        gamma: float = 1.):  # discount per action
         "Select, open, evaluate, back up: so many times in every tree."
         for _ in range(simulations):
             roots = [root for root in self.roots if not root.over and self.within(root.tree)]
@@ -225,7 +225,7 @@ class Trees(_Rounds):
             worth = {seat: n.reward.get(seat, 0.) + gamma*x for seat, x in worth.items()}
             n.worth += worth[n.parent.game.step.seat]
     def dive(self, rounds: int,  # ways from the root to an end
-        c: float = .25):         # of `uct`, which chooses
+        c: float = .25):  # of `uct`, which chooses
         "Open every place on the way and below; only known ends count, a place of known ends is left (Agent-R, 2025)."
         for _ in range(rounds):
             nodes = [root for root in self.roots if not root.shut and self.within(root.tree)]
@@ -296,7 +296,7 @@ def edges(root: Node)->list[dict]:
         won=node.won) for node, i in number.items() if node is not root]
 
 def tree_figure(root: Node, height: int = 420, deepest: int = 8,  # pixels; levels that are drawn at once
-):                     # a plotly figure
+):  # a plotly figure
     "A tree as boxes: width for visits, colour for mean return; ▸ would be chosen. Click one to go in."
     from html import escape
     import plotly.graph_objects as go

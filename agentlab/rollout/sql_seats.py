@@ -6,7 +6,7 @@
 __all__ = ['solved', 'found_by', 'SqlSeats', 'validator', 'by_majority', 'by_score', 'picked', 'half_cosine', 'mixed', 'unsure',
            'beside_imitation', 'play_taught', 'mars_sql_recipe', 'answered_in_form', 'datamind_recipe']
 
-# %% ../../nbs/rollout/13_sql_seats.ipynb #6cf
+# %% ../../nbs/rollout/13_sql_seats.ipynb #b
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace

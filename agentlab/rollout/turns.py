@@ -7,7 +7,7 @@ __all__ = ['turn_percentile', 'still_working', 'TurnLimit', 'Timed', 'costs', 'e
            'scaling_inter_recipe', 'more_hops', 'play_hops', 'searchgym_recipe', 'play_apart', 'mua_rl_recipe',
            'UnaryFeedback', 'ufo_recipe']
 
-# %% ../../nbs/rollout/05_turns.ipynb #cf5
+# %% ../../nbs/rollout/05_turns.ipynb #b
 import math, time
 from collections.abc import Callable
 from dataclasses import replace
@@ -118,10 +118,10 @@ class ExpertLimit(TurnLimit):
 
 def scaling_inter(step:int,  # updates behind the policy
     turns:tuple=(6, 13, 20),  # most turns of each stage; the last one stays
-    every:int=100,        # updates of a stage
-    resumed:int=None,     # with faithful=True: the update at which the run was resumed
+    every:int=100,  # updates of a stage
+    resumed:int=None,  # with faithful=True: the update at which the run was resumed
     faithful:bool=False,  # True: with the released counter, which a resume sets one too low
-)->dict:                  # the recipe field that holds for this step
+)->dict:  # the recipe field that holds for this step
     "Most turns of a game, growing with training (ScalingInter-RL). A pure function of the step: resumable."
     if every < 1 or not turns:
         raise ValueError(f'every={every}, turns={turns}: give an interval from 1 and at least one number of turns')
@@ -176,9 +176,9 @@ def mua_rl_recipe():
 class UnaryFeedback(Again):
     "Ask again after a wrong answer, without saying why; each attempt and repetition earns less (UFO)."
     def __init__(self, env,  # an environment of one seat, whose info says `success`
-        attempts:int=5,      # valid answers of an episode
+        attempts:int=5,  # valid answers of an episode
         says:str='Incorrect. Please think again.',
-        repetition:float=.5,   # taken off, times the share of answers that were said before
+        repetition:float=.5,  # taken off, times the share of answers that were said before
         faithful:bool=False):  # True: at the last attempt the text says Correct! even when it is wrong, as released
         super().__init__(env, attempts, between=Says(says), ends=answered, repeat=False)
         self.says, self.repetition, self.faithful = says, repetition, faithful

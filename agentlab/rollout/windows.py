@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['note', 'makes_windows', 'with_summaries', 'supo_recipe']
 
-# %% ../../nbs/rollout/06_windows.ipynb #25c
+# %% ../../nbs/rollout/06_windows.ipynb #b
 from functools import partial
 from ..episodes import derive
 from ..policy.formats import whole_reply
@@ -24,16 +24,16 @@ def makes_windows(policy, who:str):
 
 def with_summaries(
     policy, env, seeds:list, group_size:int=1, tasks:list=None, groups:list=None, sampler=None,  # as for `play`
-    window:int=2048,       # tokens of a context after which a summary is written
+    window:int=2048,  # tokens of a context after which a summary is written
     summary_tokens:int=256,  # of a summary, at most
-    summaries:int=8,       # of a seat, at most; then a full window ends the game as truncated
+    summaries:int=8,  # of a seat, at most; then a full window ends the game as truncated
     instruction:str=note,  # asks for the summary
-    latest:bool=False,     # True: the observation that filled the window stands behind the summary (ours)
+    latest:bool=False,  # True: the observation that filled the window stands behind the summary (ours)
     # as for `play`; a summary counts as a turn
     max_turns:int=64, max_tokens:int=16, token_budget:int=None, temperature:float=1., top_p:float=1., limit:float=None,
     workers:int=0, seed:int=0, step:int=0, name:str='policy', system:str=None,
     format=None  # refused: the whole reply is the action here
-)->list:         # as `play`; turns have `window` and columns['summary']
+)->list:  # as `play`; turns have `window` and columns['summary']
     "`play`, but a seat whose context is full sums it up and goes on with the first observation and the summary (SUPO)."
     whole_reply(format, 'with_summaries')
     makes_windows(policy, 'with_summaries')

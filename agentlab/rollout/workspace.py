@@ -7,7 +7,7 @@ __all__ = ['laid_out', 'with_workspace', 'Moments', 'parted', 'report_of', 'Note
            'webagent', 'webagent_r1_recipe', 'newest', 'only_seat', 'memory_r1_recipe', 'last_said', 'era_gae',
            'era_reward', 'era_recipe', 'words_of', 'mine_shortcuts', 'Shortcuts']
 
-# %% ../../nbs/rollout/09_workspace.ipynb #b31
+# %% ../../nbs/rollout/09_workspace.ipynb #b
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -61,11 +61,11 @@ class _Desk:
 def with_workspace(policy, env, seeds:list,  # as for `play`
     view:Callable=laid_out,  # (task, memory, newest observation) -> all that the seat reads in this turn
     remember:Callable=None,  # (memory, turn just played, newest observation it had read) -> memory; None: as it was
-    memory=(),            # of every seat before its first turn: texts, or tuples, lists, dictionaries of these
+    memory=(),  # of every seat before its first turn: texts, or tuples, lists, dictionaries of these
     about:Callable=None,  # env -> the task as a text; None: the first observation of the seat
-    most:int=256,         # tokens of a memory; more of them end the game with an error
+    most:int=256,  # tokens of a memory; more of them end the game with an error
     max_tokens:int=16, system:str=None, format=None, **how  # as for `play`; a format is refused
-)->list:                  # as `play`; every turn is a window, and has columns['workspace'] and columns['memory']
+)->list:  # as `play`; every turn is a window, and has columns['workspace'] and columns['memory']
     "`play`, but each turn reads a text made of task, memory and newest observation, and nothing else."
     whole_reply(format, 'with_workspace')
     makes_windows(policy, 'with_workspace')
@@ -83,9 +83,9 @@ def with_workspace(policy, env, seeds:list,  # as for `play`
 
 class Moments(Wrapper):
     "A turn of a demonstrated game, read as in a workspace, as a game of its own; it pays nothing."
-    def __init__(self, env,   # with demonstrator() or expert()
+    def __init__(self, env,  # with demonstrator() or expert()
         view:Callable=laid_out, remember:Callable=None, memory=(), about:Callable=None,  # as for `with_workspace`
-        slip:float=.5,        # noise of the demonstrator; that of whoever asks for a demonstration is not used
+        slip:float=.5,  # noise of the demonstrator; that of whoever asks for a demonstration is not used
         asks:Callable=None):  # (env, the demonstrator's action) -> (question, answer) in place of its action; see ERA
         super().__init__(env)
         self.desk, self.slip, self.asks, self.said = partial(_Desk, view, remember, memory, about), slip, asks, None
@@ -209,7 +209,7 @@ def last_said(memory, turn, last:str, cut:str='|')->str:
 
 def era_gae(b:Batch, gamma:float=.99, lam:float=.99,  # tokens need `value`; discount and lambda, by turn
     tokens:bool=True  # True: whitened over the action tokens, as released; False: over the turns
-)->tuple:             # targets of the critic, advantage: (action tokens,) float64 each
+)->tuple:  # targets of the critic, advantage: (action tokens,) float64 each
     "GAE over turns, on all tokens of the turn (ERA)."
     from agentlab.credit.batch_baselines import whiten
     from agentlab.credit.critics import gae

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/selfplay/index.ipynb #3c4
+# %% ../../nbs/selfplay/index.ipynb #b
 from ..settings import door
 from agentlab.selfplay.exploitability import (action_logps, action_values, best_response, cfr, cfr_averages, game_tree,
     game_value, legal_mass, match_regret, nash_conv, policy_strategy, reach,

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['artifact_task', 'to_break', 'self_play', 'kind_of', 'judged', 'numbered', 'bug_reward', 'higher_order', 'BugPool']
 
-# %% ../../nbs/selfplay/09_bugs.ipynb #ec1
+# %% ../../nbs/selfplay/09_bugs.ipynb #b
 import json, re
 from random import Random
 import torch
@@ -39,9 +39,9 @@ def self_play(
     policy, env:BugRepair, seeds:list[int], group_size:int=1, groups:list[int]=None,
     bugs:list=None,  # one per group: a bug to repair, and nothing is injected; None: inject
     injector:InjectBug=None,  # None: one that shares the tests and the split of `env`
-    tries:int=8,     # of the solver, at each bug
+    tries:int=8,  # of the solver, at each bug
     seed:int=0, step:int=0, name:str='policy', **how  # as for `play`
-)->list[Episode]:    # ordered by group: the injectors, then the solvers; seats 'injector' and 'solver'
+)->list[Episode]:  # ordered by group: the injectors, then the solvers; seats 'injector' and 'solver'
     "Break programs, then try to mend what passed the checks; see `judged` for the columns that the episodes get."
     injector = injector or InjectBug(env.level, tester=env.tester, split=env.split)
     groups, bugs = list(range(len(seeds))) if groups is None else groups, bugs or [None]*len(seeds)
@@ -60,7 +60,7 @@ def self_play(
     return numbered(judged(made, tried, group_size), group_size, tries)
 
 def kind_of(task:dict  # of InjectBug or BugRepair
-)->float:              # the line of the bug: 0, 1 or 2 for f, g or h; 3 for a bug of higher order
+)->float:  # the line of the bug: 0, 1 or 2 for f, g or h; 3 for a bug of higher order
     "What is compared with what."
     if task.get('order', 1) > 1: return 3.
     place = difference(task['program'], task['bug'])[0][0] if 'bug' in task else -1
@@ -123,8 +123,8 @@ class BugPool:
     "A recipe's `memory` that puts back what failed repairs left behind."
     def __init__(self, policy=None, seed:int=0, groups:int=8,  # of an update, as in the recipe
         share:float=.25,  # of the groups that get a bug of the pool, while it has any
-        most:int=64,      # bugs that are kept; the oldest go first
-        deepest:int=3):   # order of a bug beyond which nothing is put back
+        most:int=64,  # bugs that are kept; the oldest go first
+        deepest:int=3):  # order of a bug beyond which nothing is put back
         if not 0 <= share <= 1: raise ValueError(f'share={share}: give a share from 0 to 1')
         check_whole(groups=groups, most=most, deepest=deepest)
         self.seed, self.groups, self.share, self.most, self.deepest, self.bugs, self.seen = (

@@ -6,7 +6,7 @@
 __all__ = ['COUNTS', 'SUMS', 'Tournament', 'Unread', 'Patient', 'games_of', 'fault', 'count', 'meet', 'check_players', 'loader',
            'asked_for', 'begun', 'tournament', 'heat_map', 'load_tournament']
 
-# %% ../../nbs/selfplay/08_cross_play.ipynb #b4d
+# %% ../../nbs/selfplay/08_cross_play.ipynb #b
 import json, math
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -65,7 +65,7 @@ class _Table:
 class Tournament(_Table):
     "Who beat whom: a row for each seating, and what all matches had in common."
     facts: dict  # env, seats, games (deals of a match), seed, and what else a game depends on
-    rows: dict   # (first, second) -> counts, sums and reason of that seating
+    rows: dict  # (first, second) -> counts, sums and reason of that seating
     def square(self, column: str, empty: float = math.nan)->Tensor:
         "(players, players) float64: a column of `frame()`, the row against the column."
         number, frame = {name: i for i, name in enumerate(self.players)}, self.frame()
@@ -111,7 +111,7 @@ class Patient:
         finally: self.busy = False
 
 def games_of(seatings: list,  # of (first, second): names, the same two players in all of them
-    load,              # name -> player; may raise
+    load,  # name -> player; may raise
     env, facts: dict, tasks: list|None,  # of the tournament; deals, or None: from seeds
     limit: float|None)->list:  # one list of games per seating; a game is one episode per seat
     "The games of one match, one call of the rollout for both seatings."
@@ -205,15 +205,15 @@ def begun(known: Tournament|None, facts: dict)->Tournament:
     return known
 
 def tournament(players: dict,  # name -> policy, snapshot, path of a snapshot, or function (env, generator) -> text
-    env,                # of two seats; or a function that makes one
-    games: int = 20,    # deals of a match; each is played in both seatings
-    seed: int = 0,      # of deals and sampling
+    env,  # of two seats; or a function that makes one
+    games: int = 20,  # deals of a match; each is played in both seatings
+    seed: int = 0,  # of deals and sampling
     pairs: list|None = None,  # of (name, name); None: everybody against everybody else
     both: bool = True,  # False: only with the first of a pair at the first seat
     known: Tournament|None = None,  # an earlier table: what it has in full is not played again
-    policy = None,      # lends its modules to snapshots given as a path
+    policy = None,  # lends its modules to snapshots given as a path
     tasks: list|None = None,  # deals, round and round; None: from seeds
-    on_match = None,    # called with the table after every match, as in `lambda table: table.save(path)`
+    on_match = None,  # called with the table after every match, as in `lambda table: table.save(path)`
     limit: float|None = 60.,  # seconds in which a script must answer; None: it is waited for
     # as in `play_players`
     max_turns: int = 64, max_tokens: int = 16, temperature: float = 1., top_p: float = 1., system: str|None = None

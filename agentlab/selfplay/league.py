@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['newest', 'anybody', 'League', 'moving_baseline', 'SeatBaseline', 'spiral', 'spiral_recipe']
 
-# %% ../../nbs/selfplay/04_league.ipynb #c36
+# %% ../../nbs/selfplay/04_league.ipynb #b
 from collections.abc import Callable
 import torch
 from torch import Tensor
@@ -34,9 +34,9 @@ class League:
     def __init__(self, policy, seed: int, seats: tuple = ('first', 'second'),  # of the game
         choose: Callable = anybody,  # (snapshots,) win rates -> chances
         mirror: float = .5,  # share of the groups in which the policy plays all seats
-        every: int = 10,     # updates between two snapshots
-        most: int = 16,      # snapshots that are kept; the oldest go first
-        groups: int = 8,     # of an update
+        every: int = 10,  # updates between two snapshots
+        most: int = 16,  # snapshots that are kept; the oldest go first
+        groups: int = 8,  # of an update
         due: Callable|None = None):  # win rates, one an update since the last snapshot -> whether one is due
         if not 0 <= mirror <= 1: raise ValueError(f'mirror={mirror}: give a share from 0 to 1')
         for name, x in dict(every=every, most=most, groups=groups).items():
@@ -106,8 +106,8 @@ class League:
         self.snapshots = [Snapshot(self.policy, of(i), f'snapshot {step}') for i, step in enumerate(self.born)]
 
 def moving_baseline(outcome:Tensor,  # (episodes,) in the order of the games
-    seat:Tensor,           # (episodes,) integer key
-    start:Tensor,          # (episodes,) the seat's baseline before the first of them
+    seat:Tensor,  # (episodes,) integer key
+    start:Tensor,  # (episodes,) the seat's baseline before the first of them
     decay:float=.95, update_first:bool=False,  # True: an episode is part of its own baseline, as in the paper's formula
 )->tuple[Tensor, Tensor]:  # (episodes,) baseline of each; (episodes,) the seat's baseline after it
     "The moving average of the outcomes of one seat, before and after each of its episodes."

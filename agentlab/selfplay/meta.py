@@ -6,7 +6,7 @@
 __all__ = ['hard', 'variance', 'linear', 'pfsp', 'project', 'check_gamma', 'replicate', 'projected_replicator', 'nash_sampler',
            'beaten_by', 'risk_averse_utility', 'risk_averse_response']
 
-# %% ../../nbs/selfplay/02_meta.ipynb #4d3
+# %% ../../nbs/selfplay/02_meta.ipynb #b
 import numpy as np
 import torch
 from torch import Tensor
@@ -24,8 +24,8 @@ def linear(x:Tensor)->Tensor:
     return x
 
 def pfsp(win_rates,  # (opponents,) my win rate against each, a tie counts half; NaN where we have not met: taken as .5
-    weigh=hard       # function: (opponents,) rates -> weights from 0; `hard`, `variance`, `linear`, or your own
-)->Tensor:           # (opponents,) float64 probabilities
+    weigh=hard  # function: (opponents,) rates -> weights from 0; `hard`, `variance`, `linear`, or your own
+)->Tensor:  # (opponents,) float64 probabilities
     "How often to draw each opponent (PFSP, Vinyals et al. 2019); uniform if nobody has a weight."
     x = torch.as_tensor(win_rates, dtype=torch.float64)
     if x.ndim != 1 or not len(x):
@@ -48,7 +48,7 @@ def _project(x, gamma):
     return np.maximum(x - gamma - excess[np.nonzero(ranked >= excess)[0][-1]],
         0) + gamma if free > 0 else np.full_like(x, gamma)
 
-def project(x,        # (n,) any finite numbers
+def project(x,  # (n,) any finite numbers
     gamma:float=1e-6)->Tensor:  # least share, at most 1/n -> (n,) float64; sums to 1
     "The nearest mixture with every share at least gamma."
     x = np.asarray(x, dtype=np.float64)
@@ -64,7 +64,7 @@ def check_gamma(gamma:float, n:int)->float:
 def replicate(row,  # (rows, columns) what the row seat earns
     column=None,  # (rows, columns) what the column seat earns; None: row's transpose, one population that plays itself
     steps:int=100_000, dt:float=1e-3, gamma:float=1e-6  # as in the table above
-):                  # yields (shares of the rows, shares of the columns) as numpy arrays, the uniform start first
+):  # yields (shares of the rows, shares of the columns) as numpy arrays, the uniform start first
     "Projected replicator dynamics, step by step."
     a = np.asarray(row, dtype=np.float64)
     b = a.T if column is None else np.asarray(column, dtype=np.float64)
@@ -109,9 +109,9 @@ def beaten_by(win_rates,  # (players, players) without NaN
     return torch.as_tensor(win_rates, dtype=torch.float64) @ torch.as_tensor(mixture, dtype=torch.float64)
 
 def risk_averse_utility(payoff,  # (answers, opponents) what each answer earns against each opponent
-    mixture,           # (opponents,) how often each opponent comes
+    mixture,  # (opponents,) how often each opponent comes
     aversion:float=0.  # lambda, in 1/payoff; 0: the mean alone
-)->Tensor:             # (answers,) float64, in the unit of the payoff
+)->Tensor:  # (answers,) float64, in the unit of the payoff
     "Mean payoff under the mixture minus `aversion` times its variance (in the spirit of arXiv 2205.15434)."
     a, s = torch.as_tensor(payoff, dtype=torch.float64), torch.as_tensor(mixture, dtype=torch.float64)
     if a.ndim != 2 or s.shape != a.shape[1:]:

@@ -7,7 +7,7 @@ __all__ = ['Population', 'population_of', 'evaluated', 'mixed', 'grown', 'replic
            'mixture_strategy', 'seated', 'mixed_strategy', 'exact_match', 'exact_answer', 'risk_averse',
            'save_population', 'load_population', 'name_of', 'Matches', 'Drawn']
 
-# %% ../../nbs/selfplay/10_oracles.ipynb #36c
+# %% ../../nbs/selfplay/10_oracles.ipynb #b
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,10 +22,10 @@ from .meta import projected_replicator, risk_averse_response
 @dataclass(frozen=True, eq=False)
 class Population:
     "The players found so far, what they earn from each other, and how they are mixed."
-    rows: tuple          # players of the first side
+    rows: tuple  # players of the first side
     columns: tuple|None  # players of the second; None: one population that plays itself
-    row: Tensor          # (rows, columns) float64: what the row earns; NaN where they have not met
-    column: Tensor       # (rows, columns) float64: what the column earns
+    row: Tensor  # (rows, columns) float64: what the row earns; NaN where they have not met
+    column: Tensor  # (rows, columns) float64: what the column earns
     shares: tuple|None = None  # (rows,), (columns,): of the meta-solver; set by `psro`
     @property
     def others(self)->tuple: return self.rows if self.columns is None else self.columns
@@ -83,7 +83,7 @@ def psro(population: Population,  # of `population_of`, or of an earlier run
     # (side, others, shares, number) -> a new player: a good answer of side 0 or 1 to others, who come with these shares
     oracle: Callable, meta: Callable = replicator,  # (row, column) -> (shares of the rows, shares of the columns)
     size: int = 10,  # stop when so many players sit in the rows
-):                   # yields a Population, all matches played and mixed; the one it began with first
+):  # yields a Population, all matches played and mixed; the one it began with first
     "Policy-space response oracles (Lanctot et al. 2017, arXiv 1711.00832)."
     if type(size) is not int or size < 1: raise ValueError(f'size={size!r}: give a whole number from 1')
     while True:
@@ -94,7 +94,7 @@ def psro(population: Population,  # of `population_of`, or of an earlier run
 
 def mixture_strategy(tree: GameTree, strategies: list,  # each (situations, actions)
     shares: Tensor,  # (strategies,)
-)->Tensor:           # (situations, actions) float64; uniform where no player of the mixture comes
+)->Tensor:  # (situations, actions) float64; uniform where no player of the mixture comes
     "The strategy of somebody who draws a player before the game and follows it."
     total = torch.zeros(tree.legal.shape, dtype=torch.float64)
     for strategy, share in zip(strategies, shares):
@@ -169,7 +169,7 @@ class Matches:
     def __init__(self, env, games: int = 20, seed: int = 0,  # as in `tournament`
         both: bool = True,  # False for two populations: the row sits at the first seat
         known: Tournament|None = None,  # of an earlier run
-        **how):             # for `tournament`
+        **how):  # for `tournament`
         self.env, self.games, self.seed, self.both, self.table, self.how, self.named = (env, games, seed, both, known,
             how, {})
     def __call__(self, one, other)->tuple:
@@ -194,7 +194,7 @@ class Drawn:
     def __init__(self, policy, seed: int, players: tuple = (),  # policies, snapshots or functions
         shares: list = (), seats: tuple = ('first', 'second'),  # a number for each; of the game
         seat: str|None = None,  # of the learner; None: drawn for every group
-        groups: int = 8):       # of an update
+        groups: int = 8):  # of an update
         if len(players) != len(shares) or not len(players):
             raise ValueError(f'{len(players)} players and {len(shares)} shares: give one share for each, and at least '
                 f'one player')

@@ -6,7 +6,7 @@
 __all__ = ['asks', 'Messages', 'messages', 'read_number', 'near', 'logged', 'peer_rewards', 'chairs', 'play_peers', 'solves',
            'paid', 'comas_recipe', 'Pool', 'Trio', 'play_trio', 'Evolution', 'mae_recipe']
 
-# %% ../../nbs/selfplay/14_peers.ipynb #102
+# %% ../../nbs/selfplay/14_peers.ipynb #b
 import json, re
 from collections.abc import Callable
 from functools import partial
@@ -75,7 +75,7 @@ def play_peers(policy, env,  # weights for every agent: RoleWeights(policy, agen
     seeds:list, group_size:int=4,  # one for each problem; solutions of it in a round, from every agent equally many
     tasks:list=None, groups:list=None, rounds:int=2, references:int=2,  # messages of the last round that a solver reads
     score:Callable=None,  # who scores in place of the agents: list of dict(question, solution, ..., right) -> texts
-    asks:dict=asks, seed:int=0, **how   # what is read; of `play_players`
+    asks:dict=asks, seed:int=0, **how  # what is read; of `play_players`
 )->list:  # episodes of one turn, `seat` its agent, with columns `role` (0 to 2), `right` and `agrees` (NaN elsewhere)
     "Every agent solves, others evaluate and score; then all solve again and read what was said (CoMAS)."
     check_whole(rounds=rounds, group_size=group_size)

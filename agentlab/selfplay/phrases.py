@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PHRASES', 'TalkedKuhn', 'bags', 'kmeans', 'latent_game', 'lifted', 'preferred', 'lspo']
 
-# %% ../../nbs/selfplay/13_phrases.ipynb #102
+# %% ../../nbs/selfplay/13_phrases.ipynb #b
 from collections.abc import Callable
 import torch
 from torch import Tensor

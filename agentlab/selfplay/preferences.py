@@ -6,7 +6,7 @@
 __all__ = ['by_outcome', 'rivals', 'win_rates', 'win_rate_reward', 'spo_recipe', 'best_and_worst', 'episode_logp', 'sppo', 'inpo',
            'pair_advantage', 'sppo_credit', 'inpo_credit', 'dpo_credit', 'sppo_recipe', 'inpo_recipe']
 
-# %% ../../nbs/selfplay/05_preferences.ipynb #ea4
+# %% ../../nbs/selfplay/05_preferences.ipynb #b
 from collections.abc import Callable
 from functools import partial
 import torch
@@ -29,11 +29,11 @@ def rivals(b:Batch,  # episodes
     key = same(b.episodes.group, b.episodes.seat)
     return (key[:, None] == key).fill_diagonal_(False).nonzero(as_tuple=True)
 
-def win_rates(b:Batch,    # episodes; several episodes per group
+def win_rates(b:Batch,  # episodes; several episodes per group
     prefer:Callable=by_outcome,  # (b, i, j) -> (pairs,) chance from 0 to 1 that i is preferred to j; NaN: no comparison
     include_self:bool=False,  # True: everybody also ties with itself, as SPPO counts
     against:Tensor=None,  # (episodes,) bool: only these are compared with; None: all
-)->Tensor:                # (episodes,) float64, 0 to 1; .5 for an episode that was compared with nobody
+)->Tensor:  # (episodes,) float64, 0 to 1; .5 for an episode that was compared with nobody
     "How often each episode is preferred to the others of its task and seat."
     i, j = rivals(b)
     if include_self: i, j = (torch.cat([x, torch.arange(len(b), device=i.device)]) for x in (i, j))
@@ -77,18 +77,18 @@ def best_and_worst(b:Batch, score:Tensor=None,  # (episodes,) e.g. win rates; No
 
 def episode_logp(b:Batch, logp:Tensor,  # (action tokens,) log-probabilities
     mean:bool=False,  # True: the mean over the tokens; False: the sum
-)->Tensor:            # (episodes,) of the tokens whose weight is not 0; 0 for an episode without any
+)->Tensor:  # (episodes,) of the tokens whose weight is not 0; 0 for an episode without any
     "Log-probability of everything an episode said."
     counts, episode = b.action('weight') > 0, b.turns.episode[b.action_turn]
     total = logp.new_zeros(len(b)).index_add(0, episode, torch.where(counts, logp, 0))
     return total/torch.bincount(episode[counts], minlength=len(b)).clamp(min=1) if mean else total
 
 def sppo(logp:Tensor, b:Batch,  # tokens need prev_logp: under the policy that sampled the episodes
-    pairs:Table,                # winner, loser: numbers of episodes, as `best_and_worst` gives them
-    win_rate:Tensor,            # (episodes,) `win_rates(b, prefer, include_self=True)`
-    beta:float=.01,             # how much a win rate of 1/2+beta is worth, in nats: 1
-    mean:bool=False,            # True: an episode's log-probability is the mean over its tokens; False: the sum
-)->Tensor:                      # (pairs,) loss
+    pairs:Table,  # winner, loser: numbers of episodes, as `best_and_worst` gives them
+    win_rate:Tensor,  # (episodes,) `win_rates(b, prefer, include_self=True)`
+    beta:float=.01,  # how much a win rate of 1/2+beta is worth, in nats: 1
+    mean:bool=False,  # True: an episode's log-probability is the mean over its tokens; False: the sum
+)->Tensor:  # (pairs,) loss
     "Squared distance of both log-ratios to the scaled win rates (SPPO, Wu et al. 2024)."
     if not beta > 0: raise ValueError(f'beta={beta}: it divides the win rates and must be above 0; the release has .01')
     ratio = episode_logp(b, logp - _anchor(b, 'prev_logp', 'sppo'), mean)
@@ -96,11 +96,11 @@ def sppo(logp:Tensor, b:Batch,  # tokens need prev_logp: under the policy that s
     return (distance[pairs.winner] + distance[pairs.loser])/2
 
 def inpo(logp:Tensor,  # (action tokens,) log-probability under the policy in training, with gradient
-    b:Batch,           # tokens need ref_logp (a fixed reference) and prev_logp (the policy that sampled the episodes)
+    b:Batch,  # tokens need ref_logp (a fixed reference) and prev_logp (the policy that sampled the episodes)
     pairs:Table, eta:float=.0075,  # winner, loser: numbers of episodes; the gap should grow by 1/(2 eta) nats
-    tau:float=None,    # pull of the reference, from 0 (only prev counts) to eta (only ref counts); None: eta/3
-    mean:bool=False,   # True: an episode's log-probability is the mean over its tokens; False: the sum
-)->Tensor:             # (pairs,) loss
+    tau:float=None,  # pull of the reference, from 0 (only prev counts) to eta (only ref counts); None: eta/3
+    mean:bool=False,  # True: an episode's log-probability is the mean over its tokens; False: the sum
+)->Tensor:  # (pairs,) loss
     "Squared distance of the gap between winner and loser to 1/(2 eta) (INPO, Zhang et al. 2024)."
     if not eta > 0: raise ValueError(f'eta={eta}: it must be above 0; .0075 for large models, .1 to .5 for tiny ones')
     pull = 1/3 if tau is None else tau/eta
@@ -116,7 +116,7 @@ def _anchor(b, column, who):
         f'Set it once per iteration with batch.with_action({column}=policy.logprobs(batch)[0]).')[b.actions]
 
 def pair_advantage(b:Batch,  # tokens need the column named by `logp`
-    loss:Callable,       # (action tokens,) log-probabilities -> (pairs,) loss
+    loss:Callable,  # (action tokens,) log-probabilities -> (pairs,) loss
     logp:str='old_logp')->Tensor:  # where the gradient is taken -> (action tokens,) float64; 0 outside all pairs
     "Minus the gradient of the mean pair loss: a policy gradient with this advantage takes the same first step."
     x = b.action(logp).detach().double().requires_grad_()
@@ -128,7 +128,7 @@ def pair_advantage(b:Batch,  # tokens need the column named by `logp`
     'in the spirit of Wu et al., 2024, SPPO, arXiv 2405.00675', needs=('group',))
 def sppo_credit(b:Batch,  # episodes; several episodes per group
     prefer:Callable=by_outcome, **how,  # as in `win_rates`; of `sppo`: beta, mean
-)->Tensor:                # (action tokens,) float64; 0 outside all pairs
+)->Tensor:  # (action tokens,) float64; 0 outside all pairs
     "One step of SPPO from the policy that played: its pair loss as an advantage."
     anchored, pairs = b.with_action(prev_logp=b.action('old_logp')), best_and_worst(b, win_rates(b, prefer))
     rates = win_rates(b, prefer, include_self=True)
@@ -140,14 +140,14 @@ def sppo_credit(b:Batch,  # episodes; several episodes per group
 def inpo_credit(
     b:Batch,  # episodes; several episodes per group; tokens need ref_logp, which a recipe with kl_coef supplies
     prefer:Callable=by_outcome, **how,  # as in `win_rates`; of `inpo`: eta, tau, mean
-)->Tensor:    # (action tokens,) float64; 0 outside all pairs
+)->Tensor:  # (action tokens,) float64; 0 outside all pairs
     "One step of INPO from the policy that played: its pair loss as an advantage."
     anchored, pairs = b.with_action(prev_logp=b.action('old_logp')), best_and_worst(b, win_rates(b, prefer))
     return pair_advantage(b, lambda logp: inpo(logp, anchored, pairs, **how))
 
 def dpo_credit(b:Batch,  # episodes; several of a group; tokens need ref_logp, which a recipe with kl_coef supplies
     beta:float=.1,  # how much a nat of the gap to the reference counts
-)->Tensor:          # (action tokens,) float64; 0 outside all pairs
+)->Tensor:  # (action tokens,) float64; 0 outside all pairs
     "One step of DPO from the policy that played, on the best and the worst outcome of each task and seat."
     ref, pairs = _anchor(b, 'ref_logp', 'dpo_credit'), best_and_worst(b)
     def loss(logp):

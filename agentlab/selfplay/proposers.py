@@ -8,7 +8,7 @@ __all__ = ['ssp_checks', 'success_rate', 'absolute_zero', 'search_self_play', 's
            'has_passages', 'searched_twice', 'no_repeat', 'searches_hide_answer', 'refusal', 'same_answer', 'verify',
            'noise_of', 'hop_lookup', 'hop_task', 'ProposeHop', 'proposer_reward', 'bug_refusal', 'swe_solver']
 
-# %% ../../nbs/selfplay/07_proposers.ipynb #15f
+# %% ../../nbs/selfplay/07_proposers.ipynb #b
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,8 +46,8 @@ def absolute_zero(solved,  # (tasks,) s, 0 to 1; NaN: no score
     return _or(valid, torch.where((s == 0) | (s == 1), -.5, 1 - s), -1.)
 
 def search_self_play(solved,  # (tasks,) s, 0 to 1; NaN: no score
-    valid=True,          # (tasks,) bool: passed all checks
-    invalid:float=0.,    # for one that did not; the script has 0, the configuration -1
+    valid=True,  # (tasks,) bool: passed all checks
+    invalid:float=0.,  # for one that did not; the script has 0, the configuration -1
     between:tuple=None)->Tensor:  # (left, right) of `intermediate_difficulty`; None: 1 - s -> (tasks,) float64
     "1 - s, or 4(left+s)(right-s) strictly between 0 and 1 (proposer of Search Self-Play)."
     s = _share(solved)
@@ -55,8 +55,8 @@ def search_self_play(solved,  # (tasks,) s, 0 to 1; NaN: no score
     return _or(valid, reward, invalid)
 
 def swe_self_play(solved,  # (tasks,) s, 0 to 1; NaN: no score
-    valid=True,            # (tasks,) bool: passed all checks
-    alpha:float=.8,        # penalty for what everybody or nobody repairs
+    valid=True,  # (tasks,) bool: passed all checks
+    alpha:float=.8,  # penalty for what everybody or nobody repairs
     invalid:float=-1.)->Tensor:  # for an inconsistent bug (from memory) -> (tasks,) float64
     "1 - (1+alpha)s, -alpha for what everybody or nobody repairs (injector, in the spirit of SSR)."
     s = _share(solved)
@@ -73,27 +73,27 @@ def _share(solved):
 def _or(valid, reward, penalty): return torch.where(torch.as_tensor(valid).bool(), reward, penalty)
 
 def absolute_zero_solver(accuracy, readable=True,  # (episodes,) 0 to 1; (episodes,) bool
-)->Tensor:          # (episodes,) float64
+)->Tensor:  # (episodes,) float64
     "The accuracy; -.5 for none, -1 for what cannot be read (solver of Absolute Zero)."
     accuracy = _share(accuracy)
     return _or(readable, torch.where(accuracy == 0, -.5, accuracy), -1.)
 
 def search_solver(right, answers,  # (episodes,) 1 or 0; (episodes,) number of answer tags that were written
-)->Tensor:    # (episodes,) float64
+)->Tensor:  # (episodes,) float64
     "1 for a right answer, a quarter of it with more than ten answers (solver of Search Self-Play)."
     right = torch.as_tensor(right, dtype=torch.float64)
     return torch.where(torch.as_tensor(answers) > 10, right/4, right)
 
 @estimator('outcome of the episode', 'all episodes of the batch with the same role (seat) and kind of task',
     'every token of the episode', 'Zhao et al., 2025, Absolute Zero, arXiv 2505.03335', needs=('seat', 'kind'))
-def trr_pp(b:Batch,        # episodes; episodes need `seat` (the role) and `kind`
-    kind:str='kind',       # episode column, numbers: the kind of task
-    scale:str='std',       # 'std': divide by the deviation; None: do not
-    ddof:int=1,            # 1: sample deviation; 0: population
-    eps:float=1e-8,        # added to the deviation
+def trr_pp(b:Batch,  # episodes; episodes need `seat` (the role) and `kind`
+    kind:str='kind',  # episode column, numbers: the kind of task
+    scale:str='std',  # 'std': divide by the deviation; None: do not
+    ddof:int=1,  # 1: sample deviation; 0: population
+    eps:float=1e-8,  # added to the deviation
     singleton:str='zero',  # a role and kind with one episode: 'zero' gives 0, 'raw' keeps the outcome
-    rows:str='episode',    # who votes: 'episode' once each, or 'turn'
-)->Tensor:                 # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    rows:str='episode',  # who votes: 'episode' once each, or 'turn'
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Outcome against all episodes of the same role and kind of task (TRR++ of Absolute Zero)."
     need(b.episodes, kind, 'trr_pp compares episodes of the same kind of task',
         f'Set it with batch.with_episodes({kind}=numbers).')
@@ -102,13 +102,13 @@ def trr_pp(b:Batch,        # episodes; episodes need `seat` (the role) and `kind
 @dataclass(frozen=True)
 class Proposal:
     "A question for a given answer, and how its author came to it."
-    question:str       # '' where none was found
-    answer:str         # what the author was given
+    question:str  # '' where none was found
+    answer:str  # what the author was given
     searches:tuple=()  # what it searched for, in order
     passages:tuple=()  # what it was shown
 
 def read_proposal(
-    text:str,    # everything the proposer wrote and was shown, with <question>, <search> and <information> tags
+    text:str,  # everything the proposer wrote and was shown, with <question>, <search> and <information> tags
     answer:str)->Proposal:  # what it was given -> with the first question
     "Question, searches and passages of a text."
     found = lambda tag: tuple(part.strip() for part in re.findall(f'<{tag}>(.*?)</{tag}>', text, re.DOTALL))
@@ -147,7 +147,7 @@ def same_answer(a, b)->bool:  # texts
 def verify(p:Proposal, solve:Callable,  # (question, passages) -> answer; '' or None: it found none
     noise:tuple, generator:Random,  # passages of other proposals, four in the release; shuffles
     faithful:bool=False,  # True: as released, a solver that raises an exception lets the proposal pass
-)->str:                   # the reason why not; '' if the passages lead to the answer
+)->str:  # the reason why not; '' if the passages lead to the answer
     "Can the answer be found in the proposer's own passages?"
     passages = [*p.passages, *noise]
     generator.shuffle(passages)
@@ -164,7 +164,7 @@ def noise_of(proposals:list, k:int,  # of one batch; whose verification it is fo
 
 def hop_lookup(question:str,  # as HopSearch asks: Who is the mentor of the rival of Luma Gard?
     passages:list,  # sentences: The rival of Luma Gard is Odal Marr.
-)->str:             # a name; '' where a fact is missing or contradicted, or the question cannot be read
+)->str:  # a name; '' where a fact is missing or contradicted, or the question cannot be read
     "Follow a question through the facts that some passages state."
     known = {}
     for relation, name, other in re.findall(rf'The (\w+) of ({full_name.pattern}) is ({full_name.pattern})\.',
@@ -180,7 +180,7 @@ def hop_lookup(question:str,  # as HopSearch asks: Who is the mentor of the riva
 
 def hop_task(task:dict,  # of ProposeHop: split, world, people, answer
     text:str,  # the proposer's last turn: ask mentor rival Luma Gard
-)->dict:       # a task of HopSearch; None where the text is no question
+)->dict:  # a task of HopSearch; None where the text is no question
     "The solver's task."
     verb, words = parse(text)
     *spoken, first, last = words.split() if len(words.split()) > 2 else ('', '', '')
@@ -194,9 +194,9 @@ class ProposeHop(TextEnv):
     def __init__(self, hops:int=2,  # of the questions, 2 or 3: with 1 they are shorter than ten words
         distractors:int=21, horizon:int=6,  # people of the world besides, as in HopSearch; most turns
         invalid:float=-1., noise:int=4,  # paid for what is no question; other pages in the verification
-        split:str='train',          # whose answers `reset` draws
+        split:str='train',  # whose answers `reset` draws
         solve:Callable=hop_lookup,  # the verifier: (question, passages) -> answer
-        faithful:bool=False):       # True: a verifier that raises an exception lets the question pass, as released
+        faithful:bool=False):  # True: a verifier that raises an exception lets the question pass, as released
         check_options(hops, distractors, 1, None, 0., self.seats)
         if hops < 2 or type(horizon) is not int or horizon <= hops:
             raise ValueError(f'hops={hops}, horizon={horizon}: give 2 or 3 hops, and more turns than hops')
@@ -271,10 +271,10 @@ def proposer_reward(b:Batch,  # episodes of a proposer; `success`: a question
     return at_end(b, rule(torch.where(valid, torch.as_tensor(solved, dtype=torch.float64), 0.), valid))
 
 def bug_refusal(before, bugged,  # (tests,) bool: passed before the change; (tests,) bool: passed with the bug
-    weakened,            # (kept tests,) bool: the weakened tests with the bug
-    restored,            # (tests,) bool: passed after the bug was taken back
-    without,             # (files, tests) bool: passed with the bug, but one changed file taken back, for each file
-)->str:                  # the first reason; '' for a consistent bug
+    weakened,  # (kept tests,) bool: the weakened tests with the bug
+    restored,  # (tests,) bool: passed after the bug was taken back
+    without,  # (files, tests) bool: passed with the bug, but one changed file taken back, for each file
+)->str:  # the first reason; '' for a consistent bug
     "Why a change is no bug that can be learned from (in the spirit of SSR)."
     before, bugged, weakened, restored, without = (torch.as_tensor(x).bool()
         for x in (before, bugged, weakened, restored, without))

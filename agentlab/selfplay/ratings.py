@@ -6,7 +6,7 @@
 __all__ = ['Results', 'tally', 'wilson', 'results_frame', 'Ratings', 'bradley_terry', 'rating_frame', 'log_odds', 'Decomposition',
            'hodge', 'cyclic_triples']
 
-# %% ../../nbs/selfplay/01_ratings.ipynb #5dc
+# %% ../../nbs/selfplay/01_ratings.ipynb #b
 import math
 from dataclasses import dataclass
 import torch
@@ -18,7 +18,7 @@ class Results:
     "Points and games of every pair of players."
     players:tuple  # names
     points:Tensor  # (players, players) float64: of the row against the column; a tie is half a point for each
-    games:Tensor   # (players, players) float64, symmetric
+    games:Tensor  # (players, players) float64, symmetric
     @property
     def rate(self)->Tensor:
         "(players, players) float64: points per game of the row against the column; NaN where they never met."
@@ -27,7 +27,7 @@ class Results:
         "The pairs that never met."
         return [(self.players[i], self.players[j]) for i, j in (self.games == 0).triu(1).nonzero().tolist()]
 
-def tally(games,       # list of (player, other, score): score in [0, 1] is the player's, the other has the rest
+def tally(games,  # list of (player, other, score): score in [0, 1] is the player's, the other has the rest
     players:list=None  # names, in the order of the table; None: as they appear. May name some that never played
 )->Results:
     "Add up games. Raises ValueError for a score outside of [0, 1], an unknown player, or one against itself."
@@ -49,8 +49,8 @@ def tally(games,       # list of (player, other, score): score in [0, 1] is the 
     return Results(players, points, points + points.T)
 
 def wilson(points, games,  # any shape: points, or successes; the same shape: games, or trials
-    z:float=1.96    # standard errors to either side; 1.96: about 95 %
-)->tuple:           # (low, high), float64; NaN where there were no games
+    z:float=1.96  # standard errors to either side; 1.96: about 95 %
+)->tuple:  # (low, high), float64; NaN where there were no games
     "Wilson's interval for a rate."
     points, games = (torch.as_tensor(x, dtype=torch.float64) for x in (points, games))
     if ((points < 0) | (points > games)).any(): raise ValueError('points must be from 0 to games, element by element')
@@ -73,10 +73,10 @@ def results_frame(r:Results,  # of `tally`
 @dataclass(frozen=True, eq=False)
 class Ratings:
     "Strengths in log-odds, with what is known of their errors."
-    players:tuple      # names
-    strength:Tensor    # (players,) float64, mean 0
+    players:tuple  # names
+    strength:Tensor  # (players,) float64, mean 0
     covariance:Tensor  # (players, players) of the strengths, after their mean was taken off
-    component:Tensor   # (players,) equal for players that are linked by games
+    component:Tensor  # (players,) equal for players that are linked by games
     @property
     def error(self)->Tensor: return self.covariance.diagonal().clamp(min=0).sqrt()
     def between(self, player:str, other:str)->tuple:  # names -> (difference of the strengths, its standard error)
@@ -129,7 +129,7 @@ def rating_frame(ratings:Ratings  # of `bradley_terry`
 
 def log_odds(r:Results,  # of `tally`
     pseudo:float=.5  # points given to both sides of every match that was played
-)->Tensor:           # (players, players) float64, antisymmetric; 0 on the diagonal, NaN where they never met
+)->Tensor:  # (players, players) float64, antisymmetric; 0 on the diagonal, NaN where they never met
     "Log-odds of the row against the column."
     if not pseudo > 0:
         raise ValueError(f'pseudo={pseudo!r}: give more than 0, or a player who always won has infinite odds')
@@ -140,10 +140,10 @@ def log_odds(r:Results,  # of `tally`
 @dataclass(frozen=True, eq=False)
 class Decomposition:
     "A table of who wins how much, as a ladder and what is left."
-    potential:Tensor   # (players,) float64; mean 0 within players that are linked
+    potential:Tensor  # (players,) float64; mean 0 within players that are linked
     transitive:Tensor  # (players, players): differences of the potentials; NaN where they never met
-    cyclic:Tensor      # (players, players): the rest
-    share:float        # of the squared entries that is cyclic, 0 to 1; 0 for a table of zeros
+    cyclic:Tensor  # (players, players): the rest
+    share:float  # of the squared entries that is cyclic, 0 to 1; 0 for a table of zeros
 
 def _antisymmetric(payoff):
     "The table in float64; refuses one that is not antisymmetric, NaN at the same places."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RoleModel', 'RoleWeights', 'by_seat', 'Exchange', 'Observed', 'priced']
 
-# %% ../../nbs/selfplay/12_role_weights.ipynb #042
+# %% ../../nbs/selfplay/12_role_weights.ipynb #b
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +71,7 @@ class RoleWeights(Policy):
         return Path(folder)
 
 def by_seat(policy: RoleWeights, batch: Batch,
-    ask,   # (policy of a seat, batch with its rows) -> tensors, each with a number or row for every action token
+    ask,  # (policy of a seat, batch with its rows) -> tensors, each with a number or row for every action token
 )->tuple:  # the same tensors for the whole batch
     "The answers of all seats, in the order of `batch.actions`."
     rows = action_rows(batch)
@@ -136,7 +136,7 @@ class Observed(Wrapper):
         info = step.info | dict(success=dict(pioneer=self.first, observer=won))
         return Step('observer', step.observation, dict(observer=paid), True, info)
 
-def priced(b: Batch,   # tokens need old_logp and ref_logp, which a recipe with kl_coef > 0 supplies (1e-6 will do)
+def priced(b: Batch,  # tokens need old_logp and ref_logp, which a recipe with kl_coef > 0 supplies (1e-6 will do)
     credit: Callable,  # batch -> advantage: what is made of the reward after the price
     price: float = .1):  # of a nat -> what `credit` gives
     "KL as a price in the reward: every turn pays for its own log-ratio to the reference (CORY, one learner each)."

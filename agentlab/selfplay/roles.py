@@ -6,7 +6,7 @@
 __all__ = ['marft', 'shared_reward', 'seating', 'marft_recipe', 'coalition_values', 'shapley', 'without_one', 'sampled_shapley',
            'judge_score', 'tag_score', 'mae_proposer', 'mae_solver', 'mae_judge']
 
-# %% ../../nbs/selfplay/06_roles.ipynb #782
+# %% ../../nbs/selfplay/06_roles.ipynb #b
 import math, re
 from collections.abc import Callable
 import torch
@@ -22,12 +22,12 @@ from ..reward.basic import at_end
     "nobody: the critic's value of the same place",
     "every token of the turn; with level='token' each token its own",
     'Liao et al., 2025, MARFT, arXiv 2504.16129', needs=('value', 'seat'))
-def marft(b:Batch,      # episodes of teams, all seats of a game; tokens need the column `value`
+def marft(b:Batch,  # episodes of teams, all seats of a game; tokens need the column `value`
     value:str='value',  # name of the column of the critic's values
     gamma:float=.99, lam:float=.95,  # discount, also from one agent to the next; lambda
-    level:str='turn',   # the clock: 'turn' or 'token'
-    scale:str='std',    # 'std': minus the mean, divided by the deviation over all turns (or tokens); None: neither
-    eps:float=1e-8,     # added to the deviation
+    level:str='turn',  # the clock: 'turn' or 'token'
+    scale:str='std',  # 'std': minus the mean, divided by the deviation over all turns (or tokens); None: neither
+    eps:float=1e-8,  # added to the deviation
     # True, as released: no link inside a game's first round, exact zeros do not vote in mean and deviation
     faithful:bool=False)->tuple[Tensor,Tensor]:  # targets of the critic, advantage: (action tokens,) float64 each
     "Generalized advantage estimation from agent to agent (MARFT, Liao et al. 2025)."
@@ -94,7 +94,7 @@ def shared_reward(b:Batch,  # episodes, all seats of a game; each seat's outcome
 def seating(step:int,  # training step, from 0
     policies:tuple=('first', 'second'),  # names of policies or adapters
     seats:tuple=('pioneer', 'observer'), every:int=5,  # roles, as many; steps between two exchanges
-)->dict:               # role -> policy
+)->dict:  # role -> policy
     "Who sits where: all move one chair on every `every` steps (CORY's exchange of roles)."
     if len(policies) != len(seats):
         raise ValueError(f'{len(policies)} policies for {len(seats)} seats: give one for each')
@@ -143,8 +143,8 @@ def _members(size):
 
 def sampled_shapley(
     value:Callable,  # tuple of agents, in rising order -> what this coalition earns; may be a noisy estimate
-    n:int,           # agents 0 ... n-1
-    orders:int,      # how many orders are drawn; each asks for n+1 coalitions
+    n:int,  # agents 0 ... n-1
+    orders:int,  # how many orders are drawn; each asks for n+1 coalitions
     generator:torch.Generator,  # draws the orders
 # (n,) float64 estimates, which sum to the mean value of all minus that of nobody; (n,) standard errors, NaN for one
 # order
@@ -164,7 +164,7 @@ def judge_score(scores,  # (..., judgements) numbers from 1 to 10; NaN: could no
     return ((torch.as_tensor(scores, dtype=torch.float64) - 1)/9).clamp(0, 1).nan_to_num(.5).mean(-1)
 
 def tag_score(text:str, tag:str,  # what was written; name of the tag
-    least:int=1,    # pairs that are needed
+    least:int=1,  # pairs that are needed
     most:int=None)->float:  # pairs beyond which only .5 is paid; None: `least` -> 1, .5 or 0
     "Are there as many `<tag>` as `</tag>`, and of the right number? (Multi-Agent Evolve)"
     opened, closed = (len(re.findall(re.escape(mark), text)) for mark in (f'<{tag}>', f'</{tag}>'))

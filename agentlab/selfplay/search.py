@@ -7,7 +7,7 @@ __all__ = ['SearchRoles', 'known_problem', 'problems_of', 'judged', 'rated', 'pl
            'spares', 'problem_of', 'search_reward', 'ssp', 'role_by_role', 'proposer_first', 'ProblemPool',
            'search_fields', 'search_scores']
 
-# %% ../../nbs/selfplay/11_search.ipynb #8f5
+# %% ../../nbs/selfplay/11_search.ipynb #b
 import json, math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -52,14 +52,14 @@ class SearchRoles(Env):
     def vocabulary(self): return list(dict.fromkeys(word for game in self.games for word in game.vocabulary()))
 
 def known_problem(seed:int, env:HopSearch,  # fixes it; its hops, people and split
-)->dict:            # a task of HopSearch with its `answer`
+)->dict:  # a task of HopSearch with its `answer`
     "A question that nobody had to invent."
     task = draw_question(Random(seed), env.split, env.hops, env.people)
     return task | dict(answer=world_of(task['split'], task['world'], task['people'])
         .chain(task['start'], tuple(task['path']))[1])
 
 def problems_of(asked:list,  # episodes of the proposer, one for each slot
-    earlier:list,    # an earlier problem for each slot, None where there is none
+    earlier:list,  # an earlier problem for each slot, None where there is none
     known:Callable)->list:  # slot -> a problem -> a task of HopSearch with `answer` and `proposed` for each slot
     "What the solver tries: the question if it is valid, else an earlier problem, else a known one."
     asks = lambda e: hop_task(e.task, e.turns[-1].text) | dict(answer=e.task['answer'], proposed=1.)
@@ -92,7 +92,7 @@ def play_search(
     policy, env:HopSearch,  # the policy; the solver's game, whose hops, people and split hold for both roles
     seeds:list, group_size:int=5,  # one for each group: a world and an answer; n: tries at each question
     groups:list=None, proposals:int=1,  # numbers of the groups; proposals for the same answer
-    spare:list=None,        # for each group a list of `proposals` earlier problems: see `ProblemPool`
+    spare:list=None,  # for each group a list of `proposals` earlier problems: see `ProblemPool`
     asking:ProposeHop=None,  # the proposer's game; None: of the size of `env`, verified by a lookup
     # who plays a role that the policy does not: {'proposer': a policy, or a function (env, generator) -> text}
     players:dict=None, keep:bool=False,  # True: the episodes of these players are returned too, with source='opponent'
@@ -165,11 +165,11 @@ def search_reward(b:Batch,  # of `play_search`: episodes with success, solved, a
 @estimator('outcome of the episode', 'solver: the other tries at the question; proposer: all proposals of the batch, '
     'or those for the same answer', 'every token of the episode',
     'Lu et al., 2025, Search Self-Play, arXiv 2510.18821', needs=('group', 'seat'))
-def ssp(b:Batch,            # of `play_search`, rewarded
+def ssp(b:Batch,  # of `play_search`, rewarded
     per_answer:bool=False,  # True: a proposal is compared with those for the same answer alone
-    faithful:bool=False,    # True: as released; with one proposal for an answer that is its raw reward
-    scale:str='std',        # 'std': divide by the deviation; None: do not
-)->Tensor:                  # (action tokens,) float64 advantage; 0 where the outcome is NaN
+    faithful:bool=False,  # True: as released; with one proposal for an answer that is its raw reward
+    scale:str='std',  # 'std': divide by the deviation; None: do not
+)->Tensor:  # (action tokens,) float64 advantage; 0 where the outcome is NaN
     "Each role against its like: tries at one question, and proposals of one batch."
     if per_answer and faithful:
         raise ValueError('per_answer and faithful=True: faithful compares by answer already, and keeps the raw reward '
@@ -197,7 +197,7 @@ def proposer_first(step:int, warmup:int=0,  # of the run; updates in which the p
 class ProblemPool:
     "Earlier problems for the slots of invalid questions: the memory of a run."
     def __init__(self, policy, seed:int, groups:int=8,  # given by the trainer; of an update
-        proposals:int=1,   # for the same answer
+        proposals:int=1,  # for the same answer
         # a problem is kept if at most this share of its tries succeeded; 1 in the script, .5 in the configuration
         threshold:float=1., every:int=10):  # updates after which the pool is emptied
         if not 0 <= threshold <= 1: raise ValueError(f'threshold={threshold}: give a share from 0 to 1')
@@ -231,7 +231,7 @@ def search_fields(groups:int=16, tries:int=5,  # answers of an update; at each q
     proposals:int=1, threshold:float=1., every:int=10,  # for each answer; of the pool
     rule:Callable=search_self_play,  # (s, valid) -> reward of a proposal
     faithful:bool=False,  # True: the released credit of a lone proposal, and a quarter of a point is a success
-    warmup:int=0,         # updates in which the proposer learns alone
+    warmup:int=0,  # updates in which the proposer learns alone
     **rollout_args)->dict:  # of `play_search`: asking, players -> fields of a recipe
     "Search Self-Play as choices of a recipe: `recipes.grpo(**search_fields())`."
     return dict(name='ssp', paper='Lu et al., 2025, Search Self-Play, arXiv 2510.18821', groups=groups,
@@ -243,11 +243,11 @@ def search_fields(groups:int=16, tries:int=5,  # answers of an update; at each q
         **(dict(schedule=partial(proposer_first, warmup=warmup, faithful=faithful)) if warmup else {}))
 
 def search_scores(policy, env:HopSearch,  # who proposes and solves; the game
-    answers:int=256,       # held-out answers to propose for, and held-out questions to solve
+    answers:int=256,  # held-out answers to propose for, and held-out questions to solve
     references:dict=None,  # name -> a policy that tries the valid proposals too
     asking:ProposeHop=None,  # the proposer's game; None: verified by a lookup
-    greedy:bool=False,     # True: most likely tokens
-    seed:int=0, **how      # of the sampling; further arguments of `play_players`
+    greedy:bool=False,  # True: most likely tokens
+    seed:int=0, **how  # of the sampling; further arguments of `play_players`
 # shares, NaN of nothing: valid; solver (of the environment's questions); own and each reference (of the valid
 # proposals); asks, solves: by relation
 )->dict:

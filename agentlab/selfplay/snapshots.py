@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Lent', 'vocabulary_of', 'learned', 'Borrowing', 'Snapshot', 'load_snapshot']
 
-# %% ../../nbs/selfplay/03_snapshots.ipynb #5d4
+# %% ../../nbs/selfplay/03_snapshots.ipynb #b
 import copy, hashlib, json
 from pathlib import Path
 import torch

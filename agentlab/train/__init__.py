@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/train/index.ipynb #27a
+# %% ../../nbs/train/index.ipynb #b
 from ..settings import door
 from . import recipes
 from .critic import Critic, Critics

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['last_features', 'Critic', 'Critics']
 
-# %% ../../nbs/train/03_critic.ipynb #1db
+# %% ../../nbs/train/03_critic.ipynb #b
 import torch
 from torch import Tensor
 from ..credit.critics import turn_starts
@@ -28,11 +28,11 @@ metric('value_explained', 'share of the variance of the targets that the critic 
 class Critic:
     "A value head on the policy's features, fitted each step to the targets of the estimator."
     def __init__(self, policy,  # agentlab.policy.Policy, whose features it reads
-        seed: int,              # not used: the head begins at zero
-        level: str = 'turn',    # 'turn': fitted where a turn begins; 'token': at every action token
+        seed: int,  # not used: the head begins at zero
+        level: str = 'turn',  # 'turn': fitted where a turn begins; 'token': at every action token
         lr: float = .01, passes: int = 20,  # over the batch, each step
         column: str = 'value',  # of tokens, which it fills; and `last_` before it, of episodes
-        **head):                # of `ValueHead`: bins, low, high, ratio
+        **head):  # of `ValueHead`: bins, low, high, ratio
         if level not in ('turn', 'token'):
             raise ValueError(f"level={level!r}: use 'turn' or 'token', as the estimator does")
         self.head = ValueHead(policy.model.config.hidden_size, **head).to(policy.device)

@@ -10,7 +10,7 @@ __all__ = ['MATRIX', 'KNOWN', 'CONTEXT', 'FRAGMENTS', 'UNITS', 'WAYS', 'Ledger',
            'prepared', 'layers_left', 'tally', 'learning', 'by_part', 'largest', 'predict', 'predicted', 'parse_bytes',
            'most_tokens', 'propose', 'largest_fit', 'in_words', 'settings_of', 'memory_of', 'check_fits', 'fit']
 
-# %% ../../nbs/train/05_fit.ipynb #19c
+# %% ../../nbs/train/05_fit.ipynb #b
 import dataclasses, json, math, re, warnings, weakref
 from collections import Counter
 from collections.abc import Callable
@@ -111,7 +111,7 @@ def on_paper(ledger: Ledger, low: bool = False):
 KNOWN = packaged_json('train/known.json')  # name -> [config, number of parameters]
 
 def read_config(model,  # a folder with a config.json, a name, a dictionary with a model_type, or a transformers config
-):                      # a transformers config
+):  # a transformers config
     "The config of a model; never its weights."
     from transformers import AutoConfig, PretrainedConfig
     if isinstance(model, PretrainedConfig):
@@ -191,7 +191,7 @@ class Adapted(nn.Module):
         return out + (self.up(self.down(x))*2.).to(out.dtype)
 
 def equipped(model,  # from `blank`
-    lora: int = 0,   # rank of the adapter on all linear layers but the vocabulary's; 0: all weights are trained
+    lora: int = 0,  # rank of the adapter on all linear layers but the vocabulary's; 0: all weights are trained
     quantise: bool = False):  # NF4 with double quantisation, for the same layers -> the same model, changed
     "The model as it is trained: its linear layers quantised, adapted, or as they are."
     if quantise and not lora:
@@ -214,16 +214,16 @@ def held(model)->dict:
 @dataclass(frozen=True)
 class Settings:
     "What the memory of a run depends on, besides the model."
-    lora: int = 16          # rank of the adapter; 0: all weights are trained
+    lora: int = 16  # rank of the adapter; 0: all weights are trained
     quantise: bool = False  # NF4 weights, as `qlora_policy` loads them
     dtype: torch.dtype = torch.bfloat16  # of the weights that are not quantised
     precision: str = 'bf16'  # of the forward passes: 'no' or 'bf16', as in a recipe
     checkpointing: bool = True  # activations are computed again in the backward pass
-    budget: int = 4096      # tokens of one forward pass, as in a recipe
-    length: int = 2048      # tokens of one episode
-    said: float = .5        # share of them that the policy said itself
-    rows: int = 64          # episodes at once: groups*group_size
-    entropy: bool = False   # the objective has a gradient through the entropy
+    budget: int = 4096  # tokens of one forward pass, as in a recipe
+    length: int = 2048  # tokens of one episode
+    said: float = .5  # share of them that the policy said itself
+    rows: int = 64  # episodes at once: groups*group_size
+    entropy: bool = False  # the objective has a gradient through the entropy
     reference: bool = False  # a copy of the weights for the KL to where training began: kl_coef without an adapter
     optimizer: Callable = torch.optim.AdamW
     fused: bool = True  # torch's optimizers update all weights at once, as they do on a GPU
@@ -341,24 +341,24 @@ def play_on_paper(model, s: Settings, positions: int = 16384)->tuple[int, int]:
     return s.rows*(s.length + 1)*token_bytes(model), max(peaks)
 
 CONTEXT = 600*2**20  # our assumption: CUDA context, libraries and their work space
-FRAGMENTS = .05      # our assumption: share of the memory in use that is lost between blocks
+FRAGMENTS = .05  # our assumption: share of the memory in use that is lost between blocks
 
 @dataclass(frozen=True, repr=False)
 class Memory:
     "Bytes of a run by purpose. Always there: weights to server. Then one phase at a time: playing, learning, updating."
-    weights: int         # as they lie on the GPU, buffers included
-    adapter: int         # LoRA
-    reference: int       # a copy of the weights to stay near
-    optimizer: int       # its state
-    server: int          # a vLLM engine: weights of its own, its cache
-    cache: int           # playing: keys and values
-    reading: int         # playing: reading a piece of the context, or drawing a token
-    gradients: int       # learning and updating
-    activations: int     # learning: what the backward pass needs, and what it makes on the way
-    logits: int          # learning: all that is as wide as the vocabulary
-    updating: int        # updating: what the optimizer makes on the way
-    parameters: int      # their number, without the adapter's
-    trained: int         # number of trained parameters
+    weights: int  # as they lie on the GPU, buffers included
+    adapter: int  # LoRA
+    reference: int  # a copy of the weights to stay near
+    optimizer: int  # its state
+    server: int  # a vLLM engine: weights of its own, its cache
+    cache: int  # playing: keys and values
+    reading: int  # playing: reading a piece of the context, or drawing a token
+    gradients: int  # learning and updating
+    activations: int  # learning: what the backward pass needs, and what it makes on the way
+    logits: int  # learning: all that is as wide as the vocabulary
+    updating: int  # updating: what the optimizer makes on the way
+    parameters: int  # their number, without the adapter's
+    trained: int  # number of trained parameters
     largest: tuple = ()  # (what, shape, dtype, how often, bytes) of the largest tensors at the peak of learning
     settings: Settings|None = None
     @property
@@ -487,9 +487,9 @@ def most_tokens(model, s: Settings, room: float, most: int = 32768)->int:
     return count*s.length if count != 2 or second <= room else s.length
 
 def propose(config, gpu,  # see `read_config`; memory of the card: bytes, or such as '12GB'
-    ways = WAYS,     # settings to try, from the largest to the smallest
-    **changes,       # of the settings: length, rows, said, ...
-)->list[Memory]:     # one for each way that fits, in the order of the ways; empty: none does
+    ways = WAYS,  # settings to try, from the largest to the smallest
+    **changes,  # of the settings: length, rows, said, ...
+)->list[Memory]:  # one for each way that fits, in the order of the ways; empty: none does
     "Settings that fit on a card, each with its prediction."
     have, config = parse_bytes(gpu), read_config(config)
     found = (largest_fit(config, dataclasses.replace(Settings(**changes), **way), have) for way in ways)
@@ -544,7 +544,7 @@ def memory_of(device)->int|None:
     return int(torch.cuda.mem_get_info(device)[1]*torch.cuda.get_per_process_memory_fraction(device))
 
 def check_fits(policy, recipe,  # agentlab.policy.Policy; agentlab.train.Recipe
-    gpu = None,         # memory of the card; None: that of the policy's device, and no check on a CPU
+    gpu = None,  # memory of the card; None: that of the policy's device, and no check on a CPU
     # tokens of an episode; None: the recipe's budget, or the longest context where that is less
     length: int|None = None, **changes)->Memory|None:  # of the settings
     "Refuse a run that will not fit before anything is played. ValueError: where memory goes, what would fit."
@@ -568,9 +568,9 @@ def check_fits(policy, recipe,  # agentlab.policy.Policy; agentlab.train.Recipe
         f'all the same: train(..., check=False).')
 
 def fit(model: str = 'Qwen/Qwen2.5-0.5B-Instruct',  # a name on the hub, or a folder with a config.json
-    gpu: str = '12GB',     # memory of the card
-    length: int = 2048,    # tokens of an episode
-    groups: int = 8,       # tasks of an update
+    gpu: str = '12GB',  # memory of the card
+    length: int = 2048,  # tokens of an episode
+    groups: int = 8,  # tasks of an update
     group_size: int = 8):  # episodes of a task
     "Say before a download whether a model trains on a card, with which settings, and where memory goes."
     check_whole(1, 10**9, length=length, groups=groups, group_size=group_size)

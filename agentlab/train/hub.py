@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FILES', 'public', 'base_of', 'curve', 'model_card', 'push_to_hub', 'push']
 
-# %% ../../nbs/train/08_hub.ipynb #bc1
+# %% ../../nbs/train/08_hub.ipynb #b
 import json, re, shutil, tempfile
 from pathlib import Path
 from fastcore.script import store_true
@@ -36,7 +36,7 @@ def base_of(run:Run)->str:
 
 def curve(values,  # numbers over the updates; None and NaN are left out
     width:int=50,  # characters at most
-)->str:            # a line of text with the first, the last, the least and the greatest of them
+)->str:  # a line of text with the first, the last, the least and the greatest of them
     "Means of neighbouring numbers as bars."
     known = [float(x) for x in values if isinstance(x, (int, float)) and x == x]
     if not known: return ''
@@ -61,7 +61,7 @@ def _head(run, repo, base, license, tests)->str:
     return head.to_yaml()
 
 def model_card(run, repo:str,  # Run, or its folder; owner/name
-    base:str='',    # the model that was trained, owner/name; empty: what the run says
+    base:str='',  # the model that was trained, owner/name; empty: what the run says
     license:str='')->str:  # of the base, such as apache-2.0; empty: none is named -> Markdown with a head of YAML
     "What was trained, how, what was measured and what was not. Raises ValueError for a name that is none."
     from jinja2 import Environment, StrictUndefined
@@ -112,13 +112,13 @@ def push_to_hub(run, repo:str,  # Run, or its folder; owner/name
         api.upload_folder(repo_id=repo, folder_path=folder, commit_message='A policy trained with agentlab')
     return str(made)
 
-def push(run: str,      # run folder
-    repo: str,          # owner/name
-    public: store_true = False,     # a repository that everybody sees; without it, a private one
+def push(run: str,  # run folder
+    repo: str,  # owner/name
+    public: store_true = False,  # a repository that everybody sees; without it, a private one
     card_only: store_true = False,  # write RUN/README.md, and send nothing
-    base: str = '',     # the model that was trained, owner/name; default: what the run says
+    base: str = '',  # the model that was trained, owner/name; default: what the run says
     license: str = '',  # of the base, such as apache-2.0
-    traces: store_true = False,     # send episodes, tests and rows too: all that was said
+    traces: store_true = False,  # send episodes, tests and rows too: all that was said
 ):
     "Put a trained policy on the hub, with a card made from its run; --card-only writes the card and sends nothing."
     if not card_only:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ImplicitPRM', 'Progress', 'Prior', 'ThreeValues']
 
-# %% ../../nbs/train/04_learned.ipynb #10e
+# %% ../../nbs/train/04_learned.ipynb #b
 import copy
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,8 @@ class ImplicitPRM:
     "A process reward model that begins as the policy and learns from pairs of episodes (iStar, arXiv 2509.19199)."
     def __init__(self, policy,  # agentlab.policy.Policy; a copy of it is trained
         seed:int, lr:float=2e-3, beta:float=.05, passes:int=1,  # not used: nothing is drawn; updates on a batch
-        temperature:float=1.,   # that of the recipe
-        scaled:bool=True,       # True: step rewards divided by the largest absolute one of the batch, as released
+        temperature:float=1.,  # that of the recipe
+        scaled:bool=True,  # True: step rewards divided by the largest absolute one of the batch, as released
         max_grad_norm:float=10.):
         self.prm, self.beta, self.passes, self.temperature, self.scaled, self.max_grad_norm = copy.deepcopy(
             policy), beta, passes, temperature, scaled, max_grad_norm
@@ -56,8 +56,8 @@ class Progress(Critic):
     "A critic with a second head, whose values of the turns add up to the outcome (SPA-RL, arXiv 2505.20732)."
     def __init__(self, policy,  # agentlab.policy.Policy, whose features are read
         seed:int, share_lr:float=.003,  # not used: both heads begin at zero; of the second head
-        share_passes:int=50,    # over the batch, each step
-        **critic):              # of `Critic`; the value is a number (bins=1) unless told otherwise
+        share_passes:int=50,  # over the batch, each step
+        **critic):  # of `Critic`; the value is a number (bins=1) unless told otherwise
         super().__init__(policy, seed, **dict(bins=1) | critic)
         self.share = nn.Linear(policy.model.config.hidden_size, 1, device=policy.device, dtype=torch.float64)
         for weight in self.share.parameters(): nn.init.zeros_(weight)
@@ -110,7 +110,7 @@ class ThreeValues(Critic):
     "Values of an executor, a planner and a switch on the policy's features (HiPER, arXiv 2602.16165)."
     def __init__(self, policy,  # agentlab.policy.Policy, whose features are read
         seed:int, lr:float=.01, passes:int=20,  # not used: the heads begin at zero; over the batch, each step
-        **head):                # of `ValueHead`: bins, low, high, ratio
+        **head):  # of `ValueHead`: bins, low, high, ratio
         self.head = nn.ModuleDict({name: ValueHead(policy.model.config.hidden_size, **head)
             for name in ('low', 'high', 'term')}).to(policy.device)
         self.passes, self.optimizer = passes, torch.optim.AdamW(self.head.parameters(), lr=lr, weight_decay=0.)

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['cascade', 'proposed', 'divided', 'longest']
 
-# %% ../../nbs/train/09_practice.ipynb #102
+# %% ../../nbs/train/09_practice.ipynb #b
 import numpy as np
 from ..env.protocol import check_whole
 
 def cascade(rates,  # (tasks,) share of its games that the start has won
     sure:float=7/8, least:float=1/8, most:float=6/8,  # bounds, each included
-)->tuple:           # numbers of the tasks to imitate, and of those to reinforce; the rest is dropped
+)->tuple:  # numbers of the tasks to imitate, and of those to reinforce; the rest is dropped
     "Sort tasks by what a start makes of them (in the spirit of STAgent, 2512.24957; thresholds ours)."
     rates = np.asarray(rates, float)
     if rates.ndim != 1 or not ((0 <= rates) & (rates <= 1)).all():
@@ -23,7 +23,7 @@ def cascade(rates,  # (tasks,) share of its games that the start has won
 def proposed(share:float,  # of the games at this option that were won
     option:int, options:int,  # number of the option, 0 the easiest; how many there are
     up:float=.8, down:float=.2,  # more than this: the next one; less: the one before
-)->int:                    # number of the option to play now
+)->int:  # number of the option to play now
     "One option harder or easier, or the same (in the spirit of Game On, 2409.03402; the rule is ours)."
     check_whole(1, options=options)
     if not 0 <= option < options: raise ValueError(f'option={option}: give a number from 0 to {options - 1}')
@@ -31,9 +31,9 @@ def proposed(share:float,  # of the games at this option that were won
     return min(option + 1, options - 1) if share > up else max(option - 1, 0) if share < down else option
 
 def divided(share:float,  # of the budget that buys demonstrations
-    games:int,            # the whole budget, in games
+    games:int,  # the whole budget, in games
     update:int, price:float=10.,  # games of an update of reinforcement; of a demonstration
-)->tuple:                 # demonstrations; updates
+)->tuple:  # demonstrations; updates
     "What one budget buys (Wang & Ammanabrolu, 2510.01132; the price is theirs)."
     check_whole(1, games=games, update=update)
     if not 0 <= share <= 1: raise ValueError(f'share={share}: give a part of the budget, 0 to 1')
@@ -41,7 +41,7 @@ def divided(share:float,  # of the budget that buys demonstrations
     return round(share*games/price), round((1 - share)*games/update)
 
 def longest(games:list,  # agentlab.Episode
-    count:int)->list:    # how many are wanted
+    count:int)->list:  # how many are wanted
     "The games of most turns among those that were won, equal ones in their order (in the spirit of LIMI, 2509.17567)."
     check_whole(1, count=count)
     won = [game for game in games if game.success]

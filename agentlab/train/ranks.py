@@ -6,7 +6,7 @@
 __all__ = ['SHARDED', 'PATIENCE', 'first_process', 'switched_on', 'refuse_sharded', 'start_processes', 'all_gather', 'broadcast',
            'shard', 'Together', 'weights_key', 'barrier']
 
-# %% ../../nbs/train/06_ranks.ipynb #a26
+# %% ../../nbs/train/06_ranks.ipynb #b
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -37,7 +37,7 @@ def refuse_sharded(environ = os.environ):
                 'with agentlab.interop.trl.AgentGRPOTrainer.')
 
 def start_processes(precision: str, cpu: bool,  # 'no' or 'bf16', as in a recipe; the policy is on a CPU
-):              # accelerate.Accelerator
+):  # accelerate.Accelerator
     "This process joins those that were launched with it. Raises ValueError where the launch would split the model."
     refuse_sharded()
     from accelerate import Accelerator
@@ -51,8 +51,8 @@ def all_gather(t, items: list)->list:
     from accelerate.utils import gather_object
     return gather_object(items) if t.ranks > 1 else items
 
-def broadcast(t,           # agentlab.train.Training, or whatever has `rank`, `ranks` and `accelerator`
-    compute: Callable,     # function without arguments
+def broadcast(t,  # agentlab.train.Training, or whatever has `rank`, `ranks` and `accelerator`
+    compute: Callable,  # function without arguments
     failures: tuple = ()):  # exceptions that all processes are to raise, too -> what it returned in the first process
     "What the first process computes, in all of them: for answers that may differ from one asking to the next."
     if t.ranks == 1: return compute()

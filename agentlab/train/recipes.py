@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FAMILIES', 'known', 'gather', 'load_recipe', 'in_format']
 
-# %% ../../nbs/train/01_recipes.ipynb #f3b
+# %% ../../nbs/train/01_recipes.ipynb #b
 import dataclasses, importlib
 from collections.abc import Callable
 from functools import partial

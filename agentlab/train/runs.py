@@ -6,7 +6,7 @@
 __all__ = ['SCHEMA_VERSION', 'Run', 'row_check', 'read_row', 'read_log', 'alone', 'open_run', 'check_goes_on', 'save_checkpoint',
            'moments', 'restore_moments', 'save_policy', 'load_checkpoint', 'rewind', 'is_whole']
 
-# %% ../../nbs/train/00_runs.ipynb #849
+# %% ../../nbs/train/00_runs.ipynb #b
 import contextlib, errno, hashlib, json, os, shutil, socket, time, warnings
 from pathlib import Path
 import torch
@@ -123,7 +123,7 @@ def _rows(path: Path)->list[dict]:
     return [row for _, _, row in rows]
 
 @contextlib.contextmanager
-def alone(folder,       # a run folder; made where it is missing
+def alone(folder,  # a run folder; made where it is missing
     wait: float = 0.):  # seconds to wait for whoever is there
     "Hold a run folder for this process alone. BlockingIOError names who has it; NotADirectoryError: a file."
     from filelock import FileLock, SoftFileLock, Timeout

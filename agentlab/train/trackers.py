@@ -6,7 +6,7 @@
 __all__ = ['TRACKERS', 'Sink', 'Tracker', 'run_name', 'flat_facts', 'to_tensorboard', 'to_trackio', 'to_wandb', 'to_mlflow',
            'turn_table', 'Reports', 'numbers_of', 'report_to']
 
-# %% ../../nbs/train/07_trackers.ipynb #2f4
+# %% ../../nbs/train/07_trackers.ipynb #b
 import hashlib, json, math, time, warnings
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -17,12 +17,12 @@ from .runs import Run
 
 class Sink(NamedTuple):
     "What a tracker takes."
-    log: Callable     # (name -> number, step)
+    log: Callable  # (name -> number, step)
     finish: Callable  # (whether the run failed)
     table: Callable|None = None  # (name, pandas table, step)
 
 class Tracker(NamedTuple):
-    package: str     # what must be installed
+    package: str  # what must be installed
     begin: Callable  # (Run, number of the first row) -> Sink
 
 def run_name(run:Run)->str:
@@ -147,9 +147,9 @@ def numbers_of(row:dict)->dict:
         if isinstance(x, (int, float)) and not isinstance(x, bool) and k != 'step' and math.isfinite(x)}
 
 def report_to(names:str,  # 'tensorboard,trackio'
-    table_every:int=10,   # updates between two tables of turns; 0: none
+    table_every:int=10,  # updates between two tables of turns; 0: none
     trackers:dict=TRACKERS,  # name -> Tracker; add your own: {**TRACKERS, 'mine': Tracker('mine', begin)}
-)->Reports:               # for `train(on_row=...)`
+)->Reports:  # for `train(on_row=...)`
     "A listener that tells trackers. Raises ValueError for an unknown name, ImportError for a package that is missing."
     wanted = [name.strip() for name in names.split(',')]
     for name in wanted:

@@ -12,7 +12,7 @@ __all__ = ['KEPT_TESTS', 'Training', 'scheduled', 'check_suits', 'with_lora', 'r
            'restore_training', 'explain', 'env_facts', 'test', 'bar', 'show', 'train', 'end_run', 'keep_step',
            'keep_row', 'close_step']
 
-# %% ../../nbs/train/02_trainer.ipynb #acb
+# %% ../../nbs/train/02_trainer.ipynb #b
 import contextlib, copy, dataclasses, errno, math, pickle, shutil, time
 from functools import partial, reduce
 from operator import add

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['open']
 
-# %% ../../nbs/view/index.ipynb #04f
+# %% ../../nbs/view/index.ipynb #b
 from ..settings import door
 from .web import Html, attribute, filled, safe, script, sheet, visible
 from agentlab.view.run_report import (Finding, collect, entropy_by_turn, group_html, integrity, photo, pick_group, png,

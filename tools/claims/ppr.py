@@ -22,4 +22,5 @@ CLAIM = Claim(
     key='ppr', says='Paid for the principles that they meet, moved by the outcome, turns are learned sooner than by '
     'the outcome alone.', row=row, arms=('ppr', 'outcome', 'shuffled'), control='outcome', measure='area', margin=.03,
     budget='40 updates of 48 games in every arm, a critic in each',
-    world=AREA, settings=dict(start=START, recipe=SIZES))
+    world=AREA, seeds=tuple(range(20)),  # five left it open, and a row is cheap
+    settings=dict(start=START, recipe=SIZES))
