@@ -87,8 +87,8 @@ def test_the_page_on_the_index_leads_nowhere_that_is_not_there(wheel):
     page = message_from_string(in_wheel(wheel, 'METADATA')).get_payload()
     prose = re.sub(r'^```.*?^```$', '', page, flags=re.MULTILINE | re.DOTALL)
     assert not [path for path in re.findall(r'\]\(([^)\s]+)\)', prose) if not re.match(r'https?://|#', path)]
-    assert 'make demo' in page and 'train.train(agent, house' in page and 'lesson 1' in page and len(page) > 5000
-    assert 'TurnScope: the strip of updates above' in page  # of a picture, what it shows
+    assert 'make demo' in page and 'train.train(agent, house' in page and 'lesson 1' in page and len(page) > 3000
+    assert 'TurnScope over a run: a group of eight episodes' in page  # of a picture, what it shows
 
 def outside(repository):
     "The function of setup.py, without its call of setuptools."

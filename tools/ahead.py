@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 from agentlab.env import Wrapper, load_env
 from agentlab.episodes import derive
-from claims import record_of
+from claims import recorded
 from notebooks import ROOT
 
 OUT, SEEDS = ROOT/'assets'/'results', (0, 1, 2, 3, 4)
@@ -165,7 +165,7 @@ PARTS = dict(lag=(lagged, [(0, 'coupled'), *((lag, loss) for lag in LAGS for los
 
 def rows() -> dict:
     "What is recorded: 'part, ..., seed' -> row."
-    return record_of('ahead', OUT).get('rows', {})
+    return recorded('ahead', OUT).get('rows', {})
 
 def of(part: str, *cell) -> list[dict]:
     "The recorded rows of a cell, in the order of the seeds."

@@ -71,12 +71,20 @@ def tabled(rows: list[dict]) -> dict:
     if any(row.keys() != names for row in rows): return dict(rows=rows)
     return dict(columns=list(names), rows=[[row[name] for name in names] for row in rows])
 
+def opened(record: dict) -> dict:
+    "A record with a dict for every row."
+    names = record.pop('columns', None)
+    return record | dict(rows=[dict(zip(names, row)) for row in record['rows']]) if names else record
+
 def record_of(key: str, folder: Path = OUT) -> dict:
     "What is recorded of a claim, a dict for every row; empty where nothing is."
     from agentlab.bench import kept
-    record = kept(folder, SHELF).get(key, {})
-    names = record.pop('columns', None)
-    return record | dict(rows=[dict(zip(names, row)) for row in record['rows']]) if names else record
+    return opened(kept(folder, SHELF).get(key, {}))
+
+def recorded(name: str, folder: Path = OUT) -> dict:
+    "The same of a record that has a file of its own, as that of tools/ahead.py."
+    from agentlab.bench import kept
+    return opened(kept(folder, name))
 
 def measured(key: str, arm: str, what: str) -> list:
     "What every recorded seed of an arm has of it, in the order of the seeds."
@@ -120,6 +128,7 @@ def written(claim: Claim, rows: list[dict], folder: Path = OUT) -> dict:
 def added(claim: Claim, new: list[dict], folder: Path = OUT) -> dict:
     "The record with these rows beside those it has, one process at a time; an arm and a seed stays what it was."
     from filelock import FileLock
+    folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder/f'.{SHELF}.lock'):
         rows = known(claim, folder)
         there = {(row['arm'], row['seed']) for row in rows}

@@ -26,7 +26,7 @@ import time
 from argparse import ArgumentParser
 from pathlib import Path
 
-from claims import record_of
+from claims import recorded
 from notebooks import ROOT
 from results import intervals
 
@@ -304,7 +304,7 @@ def keep_row(key: str, world: str, how: dict, row: dict, folder: Path) -> dict:
     """Write a row into the record: what all rows of a world share stands there once, as do the weights that all of
     them began with."""
     from agentlab.bench import circumstances, keep
-    record = record_of('real_grid', folder)         # read again: another process may have written meanwhile
+    record = recorded('real_grid', folder)         # read again: another process may have written meanwhile
     weights = row.pop('weights', None)
     if weights:     # world and seed of the priming stand in the name of the row, its updates in `how`
         weights = weights | dict(primed={name: weights['primed'][0][name] for name in ('episodes', 'lr', 'noise')})
@@ -321,7 +321,7 @@ def keep_row(key: str, world: str, how: dict, row: dict, folder: Path) -> dict:
 
 def grid_rows(folder: Path, world: str = '', how: dict | None = None) -> dict:
     "The rows of the record, of a `world` only those that were made with the settings `how`."
-    record = record_of('real_grid', folder)
+    record = recorded('real_grid', folder)
     stale = world and record.get('settings', {}).get(world) != how
     return {key: row for key, row in record.get('rows', {}).items() if not (stale and key.split()[0] == world)}
 

@@ -13,7 +13,7 @@ import time
 from argparse import ArgumentParser
 from functools import lru_cache
 
-from claims import record_of
+from claims import recorded
 from notebooks import ROOT
 
 OUT, SEEDS = ROOT/'assets'/'results', (0, 1, 2, 3, 4)
@@ -53,7 +53,7 @@ def played(world: str, arm: str, visits: int, seed: int) -> dict:
 
 def rows() -> dict:
     "What is recorded: 'world, arm, visits, seed' -> row."
-    return record_of('search', OUT).get('rows', {})
+    return recorded('search', OUT).get('rows', {})
 
 def record(world: str, arm: str, visits: int, seed: int) -> dict:
     "A row of the record, made where it is missing."

@@ -15,7 +15,7 @@ import sys
 import time
 from argparse import ArgumentParser
 
-from claims import record_of
+from claims import recorded
 from notebooks import ROOT
 
 sys.path.insert(0, str(ROOT/'tools'/'claims'))
@@ -64,7 +64,7 @@ def key_of(name: str) -> str:
 
 def rows() -> dict:
     "What is recorded: 'world seed' -> row."
-    return record_of('worlds', OUT).get('rows', {})
+    return recorded('worlds', OUT).get('rows', {})
 
 def row_of(name: str, seed: int) -> dict:
     "A row of the record, made where it is missing or of other settings."
