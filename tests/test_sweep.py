@@ -251,7 +251,7 @@ def interrupted(tmp_path, here, kill):
     was found then."""
     out, log = tmp_path/'killed', tmp_path/'log'
     process, deadline = fork(driver, out, here, log=log), time.monotonic() + 200
-    def rows(): return sorted((len(Run(path.parent).rows()) for path in out.rglob('metrics.jsonl')), reverse=True)
+    def rows(): return sorted((len(Run(path.parent).rows()) for path in out.glob('*/*/*/metrics.jsonl')), reverse=True)
     while time.monotonic() < deadline and process.is_alive() and not (rows() and (
         here and rows()[0] == 10 and len(rows()) > 1 and rows()[1] >= 6 or not here and rows()[0] >= 6)):
         time.sleep(.01)
