@@ -126,7 +126,7 @@ def write_pages(folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(page), encoding='utf-8')
     for name in PAGES + FILES: shutil.copy(ROOT/name, folder/name)
-    shown = [path for path in (ROOT/'assets').rglob('*') if path.suffix in ('.png', '.csv')]
+    shown = [path for path in (ROOT/'assets').rglob('*') if path.suffix in ('.png', '.webp', '.csv')]
     for path in [*shown, *(ROOT/'tools').rglob('*.py')]:  # pages of the bench lead to the code that they tell of
         (folder/path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, folder/path.relative_to(ROOT))
