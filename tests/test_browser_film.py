@@ -1,7 +1,7 @@
 """The moving picture of the README: TurnScope over a run, played in a real JupyterLab. `make film` records it.
 
 The scenes are played in the longer part of CI, where each must change what is on the screen; with FILM=1 in the
-environment the frames are written to assets/view, with a still for those who want none that moves.
+environment they are written to assets/view/turnscope.webp.
 """
 import os
 from io import BytesIO

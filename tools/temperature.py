@@ -7,7 +7,8 @@ them.
 """
 import sys
 
-from claims import FOLDER, Claim, play
+import claims
+from claims import FOLDER, Claim
 
 sys.path.insert(0, str(FOLDER))
 from _attempts import one_thread  # noqa: E402 (a neighbour of the claims)
@@ -49,7 +50,7 @@ CLAIM = Claim(
     settings=dict(run=RUN, closed=CLOSED, tasks=TASKS, temperatures=TEMPERATURES))
 
 def main() -> int:
-    record = play(CLAIM, CLAIM.arms, CLAIM.seeds)
+    record = claims.play(CLAIM, CLAIM.arms, CLAIM.seeds)
     print(record['verdict'], record.get('difference', ''))
     return 0
 
