@@ -221,6 +221,7 @@ COLORS = {'coupled': '#2f6db5', 'decoupled': '#d9822b', 'truncated': '#3a9b6b', 
 def picture():
     "Success against lag, a line for each loss, with intervals over the seeds."
     from plotly.graph_objects import Figure
+    from agentlab.view.web import LOOK
     from results import interval
     figure = Figure()
     for at, loss in enumerate(LOSSES):
@@ -234,7 +235,7 @@ def picture():
     figure.update_xaxes(title='weights that played were so many updates old', tickvals=[0, 1, 2, 3, 4],
         ticktext=['0', '1', '2', '4', '8'])
     figure.update_yaxes(range=[-.02, 1], title='success, held out')
-    return figure.update_layout(height=320, width=700, margin=dict(l=50, r=10, t=10, b=40), template='plotly_white')
+    return figure.update_layout(height=320, width=700, margin=dict(l=50, r=10, t=10, b=40), template=LOOK)
 
 def main():
     import torch

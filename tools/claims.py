@@ -176,7 +176,7 @@ def figure_of(key: str, at: dict, x: str, join: bool = True):
     name in place of a number is a measure too: its mean over the seeds. Bars are 95 % t intervals over the seeds."""
     import plotly.graph_objects as go
 
-    from agentlab.view.web import COLOURS
+    from agentlab.view.web import COLOURS, LOOK
     from results import interval
     record, figure = record_of(key), go.Figure()
     for arm, color in zip(record['arms'], COLOURS*len(record['arms'])):
@@ -187,7 +187,7 @@ def figure_of(key: str, at: dict, x: str, join: bool = True):
             mode='lines+markers' if join else 'markers', line_color=color, marker_size=8,
             error_y=dict(array=[one['high'] - one['mean'] for one in ends], symmetric=False, thickness=1,
             arrayminus=[one['mean'] - one['low'] for one in ends]))
-    figure.update_layout(template='plotly_white', width=640, height=320, margin=dict(l=50, r=20, t=20, b=45),
+    figure.update_layout(template=LOOK, width=640, height=320, margin=dict(l=50, r=20, t=20, b=45),
         xaxis_title=x, yaxis_title='success', yaxis_rangemode='tozero',
         legend=dict(orientation='h', y=1, yanchor='bottom'))
     return figure

@@ -292,7 +292,7 @@ def draw_first() -> None:
     figure = make_subplots(1, 2)
     figure.add_scatter(x=[1], y=[1], row=1, col=1)
     figure.add_bar(x=[1], y=[1], row=1, col=2)
-    figure.update_layout(template='plotly_white').to_json()
+    figure.update_layout(template=dict()).to_json()
 
 def serve() -> int:
     """Fork for every line that says what to run; in the fork, whether the notebook failed. Ends when there are no

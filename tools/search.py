@@ -93,6 +93,7 @@ def table():
 def picture():
     "Success against environment steps, a panel for each world."
     from plotly.subplots import make_subplots
+    from agentlab.view.web import LOOK
     from results import interval
     figure = make_subplots(1, len(WORLDS), subplot_titles=list(WORLDS), shared_yaxes=True, horizontal_spacing=.05)
     found = measured()
@@ -112,7 +113,7 @@ def picture():
             annotation_position='bottom right', row=1, col=at)
     figure.update_xaxes(type='log', title='environment steps of a task')
     figure.update_yaxes(range=[-.05, 1.1], title='games won', col=1)
-    return figure.update_layout(height=330, width=820, margin=dict(l=50, r=10, t=30, b=40), template='plotly_white',
+    return figure.update_layout(height=330, width=820, margin=dict(l=50, r=10, t=30, b=40), template=LOOK,
         legend=dict(orientation='h', x=.4, y=1.22))
 
 def main() -> int:

@@ -151,6 +151,7 @@ def family_tree(population:Population,  # with recorded weights
     longest:int=42):  # characters of a label; the whole text is shown on hover -> plotly figure
     "A line from joining to leaving for every member with a recorded weight, as wide as its last weight; hover: text."
     go = needed('plotly.graph_objects', 'lab', 'family_tree')
+    from agentlab.view.web import LOOK
     weights, figure = population.history(), go.Figure()
     family = population.family()[lambda all: all.number.isin(weights.number)]
     for m in family.itertuples():
@@ -163,7 +164,7 @@ def family_tree(population:Population,  # with recorded weights
             line=dict(color=colors[not left], width=1 + 9*max(float(own.w.iloc[-1]), 0.)),
             marker=dict(symbol=['circle', 'x' if left else 'triangle-right'], size=8), showlegend=False,
             text=f'{m.says}<br>w {m.w:.2f}, {m.groups} groups', hoverinfo='text')
-    figure.update_layout(template='plotly_white', width=700, height=120 + 18*len(family),
+    figure.update_layout(template=LOOK, width=700, height=120 + 18*len(family),
         margin=dict(l=20, r=20, t=20, b=45), xaxis_title='update')
     short = lambda text: text if len(text) <= longest else text[:longest - 1] + '…'
     figure.update_yaxes(tickvals=family.number, ticktext=[f'{m.number}: {short(m.says)}' for m in family.itertuples()],

@@ -236,6 +236,7 @@ def heat_map(table: Tournament,
 ):  # plotly figure
     "Points per game of the row against the column; crosses where nothing is known."
     go = needed('plotly.graph_objects', 'lab', 'heat_map')
+    from agentlab.view.web import LOOK
     names = list(rating_frame(bradley_terry(table.results())).player) if names is None else list(names)
     order = [table.players.index(name) for name in names]
     rate, games, lost = (table.square(column, empty)[order][:, order]
@@ -250,7 +251,7 @@ def heat_map(table: Tournament,
             font=dict(size=11, color='white' if abs(rate[i, j] - .5) > .3 else 'black'))
     figure.update_yaxes(autorange='reversed', title='player',
         showgrid=False).update_xaxes(title='against', showgrid=False)
-    return figure.update_layout(template='plotly_white', plot_bgcolor='#cfcfcf', width=640, height=520,
+    return figure.update_layout(template=LOOK, plot_bgcolor='#cfcfcf', width=640, height=520,
         margin=dict(l=60, r=20, t=20, b=45))
 
 def load_tournament(path)->Tournament:

@@ -7,7 +7,7 @@ __all__ = ['open']
 
 # %% ../../nbs/view/index.ipynb #b
 from ..settings import door
-from .web import Html, attribute, filled, safe, script, sheet, visible
+from .web import COLOURS, LOOK, Html, attribute, filled, safe, script, sheet, visible
 from agentlab.view.run_report import (Finding, collect, entropy_by_turn, group_html, integrity, photo, pick_group, png,
     report)
 from .dashboard import Dashboard, Overlay, Plots, Tail, dashboard_html, resume_command, watch

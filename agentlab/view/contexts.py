@@ -8,7 +8,7 @@ import html
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from ..settings import needed
-from .web import COLOURS, visible
+from .web import COLOURS, LOOK, visible
 if TYPE_CHECKING:  # a page is drawn without torch; who has a batch has it
     from torch import Tensor
     from agentlab.episodes import Batch
@@ -70,7 +70,7 @@ def context_windows(batch: Batch,
         if at: figure.add_trace(_bars(go, found, texts, at, scale, name, color, one[1]))
     figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=rows, autorange='reversed', showgrid=False,
         ticks='outside', ticklen=6, tickcolor='white')
-    figure.update_layout(template='plotly_white', width=width, height=24*len(rows) + 95, barmode='overlay', bargap=.25,
+    figure.update_layout(template=LOOK, width=width, height=24*len(rows) + 95, barmode='overlay', bargap=.25,
         margin=dict(l=120, r=15, t=30, b=40), xaxis_title='tokens of the context',
         legend=dict(orientation='h', y=1, yanchor='bottom'))
     return figure

@@ -6,6 +6,7 @@
 from __future__ import annotations
 from typing import TYPE_CHECKING
 from ..settings import needed
+from .web import LOOK
 if TYPE_CHECKING:  # a page is drawn without torch; who has a batch has it
     from torch import Tensor
     from agentlab.episodes import Batch
@@ -54,7 +55,7 @@ def turn_grid(batch: Batch,
     figure.update_yaxes(autorange='reversed', showgrid=False, zeroline=False, dtick=1)
     figure.update_xaxes(showgrid=False, zeroline=False, dtick=1)
     figure.update_xaxes(title='turn', row=len(values), col=1)
-    figure.update_layout(template='plotly_white', width=width + 144, height=area + 75,
+    figure.update_layout(template=LOOK, width=width + 144, height=area + 75,
         margin=dict(l=40, r=104, t=30, b=45, autoexpand=False),
         coloraxis=dict(colorscale=[[0, f'rgb{BLAME}'], [.5, 'rgb(255,255,255)'], [1, f'rgb{PRAISE}']],
                        cmin=-limit, cmax=limit, colorbar_thickness=14))

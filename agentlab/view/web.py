@@ -10,11 +10,14 @@ from importlib import import_module
 from importlib.resources import files
 
 # %% auto #0
-__all__ = ['COLOURS', 'STATIC', 'TEMPLATES', 'visible', 'clip', 'safe', 'attribute', 'sheet', 'script', 'Html', 'filled',
+__all__ = ['COLOURS', 'LOOK', 'STATIC', 'TEMPLATES', 'visible', 'clip', 'safe', 'attribute', 'sheet', 'script', 'Html', 'filled',
            'lab_packages', 'Shown', 'Computed', 'button', 'warned']
 
 # %% ../../nbs/view/00_web.ipynb #e
 COLOURS = '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#B07D00', '#56B4E9'  # told apart by every eye
+_line = dict(gridcolor='rgba(128,128,128,.25)', zerolinecolor='rgba(128,128,128,.5)', linecolor='rgba(128,128,128,.5)')
+LOOK = dict(layout=dict(colorway=COLOURS, font_color='#7d8288', annotationdefaults_arrowcolor='#7d8288', xaxis=_line,
+    yaxis=_line, paper_bgcolor='rgba(0,0,0,0)', plot_bgcolor='rgba(0,0,0,0)'))  # figure.update_layout(template=LOOK)
 
 _shown = {'\n': '↵', '\t': '⇥', '\x7f': '␡'}  # control characters with a better symbol than their picture
 # Unicode categories that draw nothing, or that redirect what follows

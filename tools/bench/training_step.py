@@ -482,6 +482,7 @@ def figure(
 ):  # plotly figure: CPU time of a step as a multiple of agentlab's, sampling and update stacked
     "The comparison at a glance."
     go = needed('plotly.graph_objects', 'lab', 'figure')
+    from agentlab.view.web import LOOK
     rows = summary(record)[::-1]
     ours = {row['turns']: row['sampling'] + row['update'] for row in rows if row['side'] == 'agentlab'}
     place = [[f"{row['turns']} turns" for row in rows], [row['side'] for row in rows]]
@@ -490,7 +491,7 @@ def figure(
     bars[1].text = [f" {row['step']:.2f} s" for row in rows]
     bars[1].textposition, bars[1].cliponaxis = 'outside', False
     drawn = go.Figure(bars)
-    drawn.update_layout(barmode='stack', template='plotly_white', width=860, height=500,
+    drawn.update_layout(barmode='stack', template=LOOK, width=860, height=500,
         margin=dict(l=10, r=60, t=30, b=40), legend=dict(orientation='h', y=1.1, traceorder='normal'),
         xaxis_title="CPU time of a step, agentlab's = 1 (its seconds at the end of the bar)")
     return drawn
