@@ -8,6 +8,7 @@ pass after it. A page of
 nbs/ has its solution folded in the text, and only there: `solved` runs it.
 """
 import ast
+import csv
 import json
 import re
 import sys
@@ -24,8 +25,9 @@ PYTHON = re.compile(r'^```python\n(.*?)^```', re.DOTALL | re.MULTILINE)
 REMARKS = '<details><summary>About the solution'
 HEADER = '**Goal**', '**Time**', '**You need**'
 SECTIONS = 'Exercises', 'What this does not show', 'References'  # headings, with or without a number
-EXERCISES, EARLY = 3, 5  # least number of exercises; among how many first cells a result must stand
-INSTALL = '''#| hide
+EXERCISES, EARLY = 3, 3  # least number of exercises; among how many first cells, without INSTALL, a result must stand
+INSTALL = '''#| code-fold: true
+#| hide
 # Installs agentlab where it is missing: from a wheel file beside this lesson, else from the
 # clone that it is in, else from the package index. Then it says which one is used.
 import importlib.util
@@ -139,7 +141,7 @@ def faults(path: Path) -> list[str]:
         else [f'the first line is not "# Lesson {number}: ..."'])
     found += [f'the first cell has no line {name}' for name in HEADER if name not in source(cells[0])]
     if source(cells[1]) != INSTALL: found.append('the second cell is not INSTALL of tools/course.py')
-    if not any(cell.get('outputs') for cell in cells[:EARLY] if source(cell) != INSTALL):
+    if not any(cell.get('outputs') for cell in [cell for cell in cells if source(cell) != INSTALL][:EARLY]):
         found.append(f'none of the first {EARLY} cells shows a result')
     found += [f'no section "## {name}"' for name in SECTIONS
         if not re.search(rf'^## (?:\d+ )?{name}', text, re.MULTILINE)]
@@ -148,6 +150,49 @@ def faults(path: Path) -> list[str]:
     if not re.fullmatch(f'(?:{" ".join(MARKS)} ?){{{EXERCISES},}}', order):
         found.append(f'exercises: {EXERCISES} or more times {", ".join(MARKS)}, in this order; found {order!r}')
     return found
+
+GLOSSARY = ROOT/'assets'/'glossary.csv'
+# what is no prose: code, formulas, tags, headings, and the words of a link, which lead to where they are explained
+NO_PROSE = re.compile(r'```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|<[^>]*>|^#.*?$|\[[^]]*\]\([^)]*\)', re.DOTALL | re.MULTILINE)
+
+PROMISES = re.compile(r'^(?:> .*|\| \*\*(?:Goal|Time|You need)\*\* .*|\| part .*\n(?:\|.*\n?)*)$', re.MULTILINE)
+
+def glossary() -> list[dict]:
+    "The terms of the course: term, also (other forms, apart by ;), lesson (where it is explained), meaning."
+    with open(GLOSSARY, encoding='utf-8', newline='') as file: return list(csv.DictReader(file))
+
+def forms(term: dict) -> re.Pattern:
+    "Finds the term in prose: one of its forms, or its plural."
+    words = '|'.join(map(re.escape, filter(None, [term['term'], *term['also'].split(';')])))
+    return re.compile(rf'(?<![\w-])(?:{words})s?(?![\w-])', re.IGNORECASE)
+
+def prose(cells: list[dict]) -> str:
+    "The prose of a lesson, without what only promises (its head, its table of parts) and without its references."
+    text = '\n\n'.join(source(cell) for cell in cells if cell['cell_type'] == 'markdown').split('\n## References')[0]
+    return NO_PROSE.sub(' ', PROMISES.sub(' ', text))
+
+def unexplained(pages: dict[int, str], terms: list[dict]) -> list[str]:
+    """What is used before it is explained: in the prose of the lessons (number -> text) a term stands first in its own
+    lesson, and there in bold letters."""
+    found = []
+    for term in terms:
+        first = next(((n, hit, text) for n, text in sorted(pages.items()) if (hit := forms(term).search(text))), None)
+        if first is None:
+            found.append(f'{term["term"]}: no lesson uses it')
+            continue
+        number, hit, text = first
+        bold = text[:hit.start()].count('**') % 2 == 1
+        if number != int(term['lesson']) or not bold:
+            said = ' '.join(text[max(hit.start() - 40, 0):hit.end() + 30].split())
+            found.append(f'{term["term"]}: explained in lesson {term["lesson"]}, but first used, '
+                f'{"bold" if bold else "not bold"}, in lesson {number}: "...{said}..."')
+    return found
+
+def terms_used_early() -> list[str]:
+    "`unexplained` of the course as it is."
+    pages = {int(path.name[:2]): prose(json.loads((ROOT/path).read_text(encoding='utf-8'))['cells'])
+        for path in lessons()}
+    return unexplained(pages, glossary())
 
 def digest(text: str) -> str: return blake2b(text.encode(), digest_size=8).hexdigest()
 
