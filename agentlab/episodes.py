@@ -384,8 +384,7 @@ def _turn_columns(episodes: list[Episode], turns: list[Turn], labels: dict)->dic
     columns = dict(episode=owner, t=[t.t for t in turns], reward=[float(t.reward) for t in turns], origin=origin,
         cost=[float(t.cost) for t in turns], invalid=[bool(t.invalid) for t in turns],
         milestone=[float(t.milestone) for t in turns],
-        action=[state_key(t.text if t.acted is None else t.acted) for t in turns],
-        frame_row=np.arange(len(turns)))
+        action=[state_key(t.text if t.acted is None else t.acted) for t in turns], frame_row=np.arange(len(turns)))
     columns = {name: _column(np.asarray(x, dtype=dtype))
         for (name, x), dtype in zip(columns.items(), (int, int, float, int, float, bool, float, int, int))}
     if any(t.state is not None for t in turns):
@@ -425,8 +424,7 @@ def _token_columns(episodes: list[Episode], turns: list[Turn])->tuple[Table, Tab
         id=_column(_flat([ids for _, ids, _ in pieces], int)),
         position=_column(np.arange(len(row)) - np.searchsorted(row, row)),
         sampler_logp=at_actions([t.logps for t in turns], np.nan),
-        entropy=at_actions([t.entropies for t in turns], np.nan),
-        weight=torch.from_numpy(is_action.astype(np.float32)))
+        entropy=at_actions([t.entropies for t in turns], np.nan), weight=torch.from_numpy(is_action.astype(np.float32)))
     if any(t.parts is not None for t in turns): tokens = tokens.with_(part=_part_column(turns, is_action))
     return Table(episode=_column(row_episode)), tokens
 
@@ -471,8 +469,7 @@ def _tables_of_episodes(episodes: list[Episode])->tuple[Table, Table, Table, Tab
                     f'parts; give one code of PART_CODES per sampled id, or None')
             if t.top_ids and not len(t.ids) == len(t.top_ids) == len(t.top_logps):
                 raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids, {len(t.top_ids)} '
-                    f'top_ids and {len(t.top_logps)} top_logps; give one list of each per sampled '
-                    f'id, or none')
+                    f'top_ids and {len(t.top_logps)} top_logps; give one list of each per sampled ' f'id, or none')
     columns = {c: [getattr(e, c) for e in episodes] for c in EPISODE_COLUMNS}
     kinds = {c: type(default) for c, default in EPISODE_COLUMNS.items()}
     table = Table(**{c: _labelled(v, labels.setdefault(c, {})) if c in LABELLED

@@ -57,6 +57,26 @@ def test_the_student_edition_has_no_solution():
     assert 'x*x' not in text and 'About the solution' not in text and 'your number' in text
     assert made['cells'][-1]['metadata'] == dict(tags=['raises-exception'])
 
+def test_a_check_that_passes_is_kept_and_one_that_fails_is_not(tmp_path, monkeypatch):
+    "In the student's copy, cell by cell: first untouched, then with an answer."
+    from agentlab.course import read
+    made = lesson()
+    made['cells'].insert(0, cell('# Lesson 4: a test', 'markdown'))
+    check = course.source(course.student(made)['cells'][-1])
+    monkeypatch.chdir(tmp_path)
+    for answer, solved in ((None, set()), (5, set()), (4, {(4, 1)})):
+        try: exec(check, dict(answer=answer))
+        except AssertionError: pass
+        assert read()[1] == solved
+
+def test_the_copy_knows_how_many_exercises_there_are(tmp_path):
+    from agentlab.course import passed, read
+    course.write(tmp_path)
+    assert set(read(tmp_path)[0]) == {int(path.name[:2]) for path in lessons()} and min(read(tmp_path)[0].values()) > 2
+    passed(1, 1, tmp_path)
+    course.write(tmp_path, again=True)
+    assert read(tmp_path)[1] == {(1, 1)}
+
 def test_no_lesson_tells_its_solutions(tmp_path):
     "Of every lesson: no cell of the student edition has the text of a solution, and nothing in it was run."
     course.write(tmp_path)

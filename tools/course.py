@@ -17,6 +17,7 @@ from copy import deepcopy
 from hashlib import blake2b
 from pathlib import Path
 
+import agentlab.course
 from notebooks import CLOSED, ROOT, lessons, tidy
 
 MARKS = 'exercise', 'solution', 'check'
@@ -52,13 +53,22 @@ def mark(cell: dict) -> str:
 def is_remark(cell: dict) -> bool: return cell['cell_type'] == 'markdown' and source(cell).startswith(REMARKS)
 
 def student(notebook: dict) -> dict:
-    "The lesson without its solutions and outputs; Run All goes on past a check that fails."
-    made = deepcopy(notebook)
+    """The lesson without its solutions and outputs; Run All goes on past a check that fails, and one that passes is
+    kept: agentlab.course."""
+    made, number, solved = deepcopy(notebook), number_of(notebook), 0
     made['cells'] = [cell for cell in made['cells'] if mark(cell) != 'solution' and not is_remark(cell)]
     for cell in made['cells']:
         if cell['cell_type'] == 'code': cell['outputs'], cell['execution_count'] = [], None
-        if mark(cell) == 'check': cell['metadata'] = dict(tags=['raises-exception'])
+        if mark(cell) != 'check': continue
+        solved += 1
+        kept = f'from agentlab.course import passed\npassed({number}, {solved})'
+        cell |= dict(metadata=dict(tags=['raises-exception']), source=f'{source(cell)}\n\n{kept}')
     return made
+
+def number_of(notebook: dict) -> int:
+    "Of a lesson, from its title; 0 where there is none."
+    found = re.match(r'# Lesson (\d+)', source(notebook['cells'][0])) if notebook['cells'] else None
+    return int(found[1]) if found else 0
 
 def must_fail(check: str, number: int) -> str:
     "The check as a cell that passes only if the check fails."
@@ -153,7 +163,7 @@ def faults(path: Path) -> list[str]:
 
 GLOSSARY = ROOT/'assets'/'glossary.csv'
 # what is no prose: code, formulas, tags, headings, and the words of a link, which lead to where they are explained
-NO_PROSE = re.compile(r'```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|<[^>]*>|^#.*?$|\[[^]]*\]\([^)]*\)', re.DOTALL | re.MULTILINE)
+NO_PROSE = re.compile(r'```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|<[^>]*>|^#.*?$|\[[^]]*\]\([^)]*\)', re.S | re.M)
 
 PROMISES = re.compile(r'^(?:> .*|\| \*\*(?:Goal|Time|You need)\*\* .*|\| part .*\n(?:\|.*\n?)*)$', re.MULTILINE)
 
@@ -210,6 +220,9 @@ def write(folder: Path, again: bool = False) -> list[str]:
             made[path.name] = digest(text)
         said.append(f'kept, as it was worked in: {target} (--again writes it anew)' if kept else f'written: {target}')
     record.write_text(json.dumps(made, indent=1))
+    exercises = {int(path.name[:2]): text.count('"#| exercise') for path in lessons()
+        for text in [(ROOT/path).read_text(encoding='utf-8')]}
+    agentlab.course.write(exercises, agentlab.course.read(folder)[1], folder)
     return said
 
 def main() -> int:

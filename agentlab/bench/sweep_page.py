@@ -112,8 +112,7 @@ def against(scores: pd.DataFrame, statistic, paired: bool, show, colour)->dict:
         found = interval(statistic, *samples, paired=paired)
         return shown(found, show) | dict(tint=tint(*colour(found.value)))
     return dict(head=[('', ''), *(('against ', b) for b in scores)],
-        rows=[(a, [cell(a, b) for b in scores]) for a in scores],
-        caption=f'{statistic.__name__}: row against column')
+        rows=[(a, [cell(a, b) for b in scores]) for a in scores], caption=f'{statistic.__name__}: row against column')
 
 def failures(table: pd.DataFrame)->dict|None:
     "The runs that failed and why: head and rows of a table."

@@ -97,8 +97,7 @@ def simulate(world: World,
         action = torch.multinomial(world.policy[here], 1, generator=generator)[:, 0]
         after = torch.multinomial(world.chance[here, action], 1, generator=generator)[:, 0]
         columns.append(dict(episode=live, t=torch.full_like(live, t), reward=world.reward[here, action],
-            state=world.seen[here], action=action,
-            truth=advantage[t, here, action], value=value[t, here],
+            state=world.seen[here], action=action, truth=advantage[t, here, action], value=value[t, here],
             situation=(t*len(world.seen) + here)*world.policy.shape[1] + action))
         state = state.clone()
         state[live] = after

@@ -15,8 +15,7 @@ from ..groups import compare, group_count, same, shift
 from ..recipe import recipe
 
 @estimator('discounted return from this turn', 'turns of the task that share the last 1, 2, ... states, averaged over '
-    'the lengths', 'every token of the turn',
-    'He et al., 2026, HGPO, arXiv 2602.22817', needs=('group', 'state'))
+    'the lengths', 'every token of the turn', 'He et al., 2026, HGPO, arXiv 2602.22817', needs=('group', 'state'))
 def hgpo(b:Batch,  # episodes; turns need `state`
     history:int=2,  # K: states before the present one that the longest comparison asks for
     alpha:float=1., gamma:float=.95,  # weight of the comparison by k states is (k+1)**alpha; discount per turn

@@ -32,8 +32,7 @@ def _number(x):
 def _check_v05(b, prior, ends):
     "Refuse outcomes and priors that the formula does not speak of."
     v = need(b.episodes, prior, f'v05 mixes the mean of a group with what a frozen model expects and reads '
-        f'episodes.{prior}',
-        f'Set it with batch.with_episodes({prior}=values), one float per episode, or use grpo.')
+        f'episodes.{prior}', f'Set it with batch.with_episodes({prior}=values), one float per episode, or use grpo.')
     low, high = ends
     if not low < high:
         raise ValueError(f'ends={ends!r}: give the lower and the higher outcome, such as (-1., 1.) or (0., 1.)')

@@ -81,8 +81,7 @@ class Borrowed(Guided, TextEnv):
         try: return copy.deepcopy(self)
         except Exception as error:
             raise NotImplementedError(f'{self.name}: what is inside cannot be copied ({type(error).__name__}: '
-                f'{error}); for parallel games give play a function that makes the '
-                f'environment') from error
+                f'{error}); for parallel games give play a function that makes the ' f'environment') from error
 
 colour = re.compile(r'\x1b\[[0-9;]*m(.*?)\x1b\[0m', re.DOTALL)
 
@@ -111,8 +110,7 @@ def grid_told(seen:dict  # an observation of MiniGrid: image (width, height, 3),
     held = called(0, 0)
     return '\n'.join([f"Mission: {seen['mission'].strip()}.",
         f"You face {('east', 'south', 'west', 'north')[int(seen['direction'])]}. Ahead: {called(0, 1)}. "
-        f"Left: {called(-1, 0)}. Right: {called(1, 0)}.",
-        f"You carry {'nothing' if held in plain else held}.",
+        f"Left: {called(-1, 0)}. Right: {called(1, 0)}.", f"You carry {'nothing' if held in plain else held}.",
         *[f'You see: {", ".join(f"{called(*at)} {place(*at)}" for at in far)}.']*bool(far)])
 
 def documented(inner  # a Gymnasium environment without wrappers

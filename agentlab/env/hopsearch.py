@@ -227,8 +227,7 @@ class HopSearch(Drawn, Env):
         task = dict(player=f'Answer a question with a search engine, in {self.horizon} turns. Begin with the person '
             f'that the question names.',
             planner=f'You and a searcher answer a question, in {self.horizon} turns of both. You read the '
-            f'question, the searcher the pages.',
-            searcher='You look up what a planner asks you, and report the name.')
+            f'question, the searcher the pages.', searcher='You look up what a planner asks you, and report the name.')
         texts = [guide_text(f'{task[role]} {world}', self.lines(role), f'{verbs[role][0]} {relations[0]} Bora Tel')
             for role in self.roles]
         return dict(zip(self.seats, texts)) if self.team else texts[0]

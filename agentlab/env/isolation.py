@@ -157,8 +157,7 @@ class Worker:
             f'serve; serve({theirs})')
         errors = open(log, 'ab') if log else None
         self.process = subprocess.Popen([sys.executable, '-c', code], bufsize=0, pass_fds=(theirs,),
-            start_new_session=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+            start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         os.close(theirs)
         if errors: errors.close()
         self.requests, self.replies, self.owner = self.process.stdin.fileno(), self.process.stdout.fileno(), os.getpid()

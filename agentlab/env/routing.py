@@ -29,8 +29,7 @@ class Routing(Drawn, TextEnv):
     name, horizon, max_tokens = 'routing', 5, 8  # four questions and the answer
     grammar = 'Write ask MODEL: SUBJECT NUMBER, or answer and one word, and nothing else.'
     guide = guide_text('Find an answer by asking models. A cheap one costs 1, a medium one 3, a dear one 9; the '
-        'dearer, the more often right about what it knows; none knows much else.', grammar,
-        'ask ada: rivers 7')
+        'dearer, the more often right about what it knows; none knows much else.', grammar, 'ask ada: rivers 7')
     def __init__(self, models:int=3, split:str='train'):  # of a task; in 'test' one of them is a newcomer
         check_whole(2, len(pool) - len(newcomers), models=models)
         self.models, self.split = models, check_split(split)

@@ -273,8 +273,7 @@ class Bubblewrap:
              rules.write(call_filter(self.machine)))
             request.seek(0), rules.seek(0)
             process = subprocess.Popen(self.command(rules.fileno()), stdin=request, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, pass_fds=(rules.fileno(),), start_new_session=True,
-                env={}, cwd='/')
+                stderr=subprocess.PIPE, pass_fds=(rules.fileno(),), start_new_session=True, env={}, cwd='/')
             try: text, error, late = listen(process, self.seconds, 4*self.output + 4)
             finally: end(process)
         if late: error = f'TimeoutError: it took longer than {self.seconds:g} s'

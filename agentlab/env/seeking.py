@@ -52,8 +52,7 @@ class Diagnosis(Toolbox):
         book = lambda task: [(name, ' '.join(some)) for name, some in clinic(task['clinic'])[0].items()]
         known = lambda given: {*given['symptoms'].lower().split()} & {*symptoms}
         match = Tool(tool('match', 'Read the diseases of similar cases.', symptoms='symptoms of the patient'),
-            lambda given, number: ' '.join(similar(number, known(given))), 1.,
-            place=Place(lambda task: task['clinic']))
+            lambda given, number: ' '.join(similar(number, known(given))), 1., place=Place(lambda task: task['clinic']))
         super().__init__([match, text_search(book), final_answer()], patient, horizon=horizon, split=split,
             rules='Find out which disease a patient has.', example='match fever rash',
             words=[*'A patient has Nothing found :'.split(), *symptoms, *last_names])

@@ -177,8 +177,7 @@ def check_words(policy, words: tuple,  # that its agent should say
     wrapper: str):  # of agentlab.env.wrappers, which teaches them
     "Refuse a policy that cannot say these words."
     lost = [word for word in words
-        if policy.tokenizer.unk_token_id in (ids := policy.tokenizer.encode(word, add_special_tokens=False))
-        or not ids]
+        if policy.tokenizer.unk_token_id in (ids := policy.tokenizer.encode(word, add_special_tokens=False)) or not ids]
     if lost:
         raise ValueError(f'the policy {policy.name} has no token for {lost[0]!r}: put agentlab.env.wrappers.{wrapper} '
             f'around the environment, and warm-start a policy on that')

@@ -120,8 +120,7 @@ class Served:
         try: found = self.wait(len(seeds))
         finally: hub.hold()
         return [replace(e, group=group, game=group*group_size + i)
-            for group, some in zip(range(len(seeds)) if groups is None else groups, found)
-            for i, e in enumerate(some)]
+            for group, some in zip(range(len(seeds)) if groups is None else groups, found) for i, e in enumerate(some)]
     def wait(self, count: int)->list[list[Episode]]:
         "So many complete groups, or those that are there when the time is over."
         hub, until = self.hub, time.monotonic() + self.limit

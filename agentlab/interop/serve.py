@@ -366,8 +366,7 @@ def serving(hub: Hub, host: str = '127.0.0.1', port: int = 0, token: str = ''): 
     with socket.create_server((host, port), family=family, backlog=1024) as door:
         # a tool takes its time: the client, not the server, closes a connection that rests (uvicorn's own: 5 s)
         server = uvicorn.Server(uvicorn.Config(Site(hub, token).app(), log_level='error', lifespan='off', ws='none',
-            proxy_headers=False, timeout_graceful_shutdown=2,
-            timeout_keep_alive=600))
+            proxy_headers=False, timeout_graceful_shutdown=2, timeout_keep_alive=600))
         thread = threading.Thread(target=server.run, kwargs=dict(sockets=[door]), daemon=True)
         thread.start()
         try: yield f'http://{f"[{host}]" if ":" in host else host}:{door.getsockname()[1]}'

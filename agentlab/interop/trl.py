@@ -412,8 +412,7 @@ class AgentTrainer(_Resumed):
         # as many as TRL asks for in a step; nobody reads them
         nothing = Dataset.from_dict(dict(prompt=['']*(args.generation_batch_size//args.num_generations)))
         super().__init__(model=policy.model, reward_funcs=[outcome], args=args, train_dataset=nothing,
-            processing_class=policy.tokenizer,
-            callbacks=[*(callbacks or []), companion(self)], optimizers=optimizers)
+            processing_class=policy.tokenizer, callbacks=[*(callbacks or []), companion(self)], optimizers=optimizers)
         self.guest.accelerator = self.accelerator
         self.own_beta = self.beta = recipe.kl_coef  # in the config it would make TRL load another model
     def _generate_and_score_completions(self, inputs: list)->dict:

@@ -250,12 +250,10 @@ _COV = {name: f'policy_loss.{key}'
 _KEYS = {objective.clip: _LOW_HIGH | dict(dual='clip_ratio_c'), objective.gspo: _LOW_HIGH,
     objective.gspo_turn: _LOW_HIGH, objective.gmpo: _LOW_HIGH,
     objective.sapo: dict(tau_good='tau_pos', tau_bad='tau_neg'), objective.cispo: _LOW_HIGH,
-    objective.dppo_tv: _LOW_HIGH | dict(cap='clip_ratio_c'),
-    objective.dppo_kl: _LOW_HIGH | dict(cap='clip_ratio_c'),
+    objective.dppo_tv: _LOW_HIGH | dict(cap='clip_ratio_c'), objective.dppo_kl: _LOW_HIGH | dict(cap='clip_ratio_c'),
     objective.dcpo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'),
     objective.aepo_clip: _LOW_HIGH | dict(dual='clip_ratio_c'),
-    objective.reinforce: {}, objective.dro: dict(beta='policy_loss.dro_beta'),
-    objective.clip_cov: _LOW_HIGH | _COV,
+    objective.reinforce: {}, objective.dro: dict(beta='policy_loss.dro_beta'), objective.clip_cov: _LOW_HIGH | _COV,
     # objective -> its argument -> verl's key
     objective.kl_cov: dict(share='policy_loss.kl_cov_ratio', coef='policy_loss.ppo_kl_coef')}
 
@@ -514,8 +512,7 @@ def _in_worker(cases: list, defaults: dict, cov: dict)->dict:
 THEIRS = {'agentlab_clip': 'vanilla', 'agentlab_gspo': 'gspo', 'agentlab_gmpo': 'geo_mean', 'agentlab_sapo': 'sapo',
     'agentlab_cispo': 'cispo', 'agentlab_dppo_tv': 'dppo_tv', 'agentlab_dppo_kl': 'dppo_kl',
     # ours -> verl's own loss
-    'agentlab_reinforce': 'gpg', 'agentlab_dro': 'dro', 'agentlab_clip_cov': 'clip_cov',
-    'agentlab_kl_cov': 'kl_cov'}
+    'agentlab_reinforce': 'gpg', 'agentlab_dro': 'dro', 'agentlab_clip_cov': 'clip_cov', 'agentlab_kl_cov': 'kl_cov'}
 OWN_AVERAGE = 'agentlab_gmpo', 'agentlab_sapo'  # verl's average rows whatever loss_agg_mode says
 
 def _need_verl():

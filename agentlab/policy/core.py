@@ -165,8 +165,7 @@ def word_tokenizer(words: list[str],  # every word the agent may say or hear
     raw = Tokenizer(models.WordLevel(vocabulary, unk_token='<unk>'))
     raw.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token='<|end|>', pad_token='<|end|>',
-        unk_token='<unk>',
-        additional_special_tokens=list(CONTROL[1:]), clean_up_tokenization_spaces=False)
+        unk_token='<unk>', additional_special_tokens=list(CONTROL[1:]), clean_up_tokenization_spaces=False)
     # whole, where the marks would part them
     tokenizer.add_tokens([w for w in vocabulary if re.fullmatch('</?[a-z_]+>', w) and w != '<unk>'])
     tokenizer.chat_template = CHAT_TEMPLATE
@@ -485,8 +484,7 @@ def without_code(name):
     except ValueError as e:
         if 'trust_remote_code' not in str(e): raise
         raise ValueError(f'{name} needs Python code that came with it, and agentlab runs none: it would run with all '
-            f'your rights. '
-            'Give a model that transformers knows, or convert it where you trust it.') from None
+            f'your rights. ' 'Give a model that transformers knows, or convert it where you trust it.') from None
 
 @contextmanager
 def fetching(name):
@@ -503,8 +501,7 @@ def check_vocabulary(tokenizer, tokens: int, name=''):
     "Refuse a tokenizer that knows ids for which the model has no embedding."
     if len(tokenizer) > tokens:
         raise ValueError(f'the tokenizer of {name} has {len(tokenizer)} ids and its model embeds {tokens}. They do not '
-            f'belong together: give the tokenizer that the model was trained with, or resize the '
-            f'embedding first.')
+            f'belong together: give the tokenizer that the model was trained with, or resize the ' f'embedding first.')
 
 def described(found: str, revision: str|None = None,  # of `find_model`; of a model on the hub
 )->tuple:  # its config, its tokenizer

@@ -190,8 +190,7 @@ class _Requests:
         httpx = _httpx()
         if self.http is None:
             self.http = httpx.Client(timeout=httpx.Timeout(self.timeout, connect=min(10., self.timeout)),
-                limits=httpx.Limits(max_connections=self.workers),
-                headers=_key(self.key_name), trust_env=False)
+                limits=httpx.Limits(max_connections=self.workers), headers=_key(self.key_name), trust_env=False)
         self.counts['requests'] += 1
         try: answer = self.http.request('GET' if body is None else 'POST', self.url + path, json=body)
         except httpx.HTTPError as e: raise NoAnswer(f'{type(e).__name__}: {e}') from e
@@ -402,8 +401,7 @@ def sampling_params(ask: Ask):
     "vllm.SamplingParams of one row."
     return _vllm('vllm').SamplingParams(n=1, max_tokens=ask.max_tokens, temperature=ask.temperature,
         top_p=1. if ask.temperature == 0 else ask.top_p, top_k=0, min_p=0.,
-        seed=ask.seed, stop_token_ids=list(ask.stop), ignore_eos=True, logprobs=ask.top,
-        detokenize=False)
+        seed=ask.seed, stop_token_ids=list(ask.stop), ignore_eos=True, logprobs=ask.top, detokenize=False)
 
 def read_output(output, ask: Ask)->Said:
     "A vllm.RequestOutput as an answer. Raises NoAnswer."

@@ -121,8 +121,7 @@ class Population(_Renewed):
         "pandas table of all members: number, parent, born, gone (-1: still there), groups, w, what changed, JSON."
         import pandas as pd
         return pd.DataFrame([dict(number=i, parent=m.parent, born=m.born, gone=m.gone, groups=m.groups, w=m.w,
-                 says=str(m.instruction), instruction=m.instruction.json())
-            for i, m in enumerate(self.members)])
+                 says=str(m.instruction), instruction=m.instruction.json()) for i, m in enumerate(self.members)])
     def history(self):
         "pandas table of the recorded weights: step, number, w."
         import pandas as pd

@@ -138,8 +138,7 @@ class Demonstrations(Replay):
     def join(self, batch:Batch, step:int)->Batch:
         "The batch with its demonstrations."
         return with_demonstration(batch, self.demos, self.policy,
-            generator=torch.Generator().manual_seed(derive(self.seed, 'demonstrations', step)),
-            **self.how)
+            generator=torch.Generator().manual_seed(derive(self.seed, 'demonstrations', step)), **self.how)
 
 def told_by(policy, episodes:list, temperature:float=1.):
     "What others said in these episodes gets the log-probabilities and entropies that the policy has for it."

@@ -327,8 +327,7 @@ def new_games(env, seeds: list[int],  # an environment to clone, or a function t
             raise ValueError(f'{len(x)} {name} for {len(seeds)} seeds: give one per group')
     make = env.clone if hasattr(env, 'reset') and not isinstance(env, type) else env
     return [Game(make(), group, group*group_size + m, seeds[i], tasks[i] if tasks else None,
-             derive(seed, 'sample', group, m))
-        for i, group in enumerate(groups) for m in range(group_size)]
+             derive(seed, 'sample', group, m)) for i, group in enumerate(groups) for m in range(group_size)]
 
 def receive_all(games: list[Game], answers: list,  # of `call_all`: a Step per game, or the exception it raised
     policy, system: str|None):

@@ -7,9 +7,8 @@ __all__ = []
 
 # %% ../../nbs/selfplay/index.ipynb #b
 from ..settings import door
-from agentlab.selfplay.exploitability import (action_logps, action_values, best_response, cfr, cfr_averages, game_tree,
-    game_value, legal_mass, match_regret, nash_conv, policy_strategy, reach,
-    strategy_player)
+from .exploitability import (action_logps, action_values, best_response, cfr, cfr_averages, game_tree,
+    game_value, legal_mass, match_regret, nash_conv, policy_strategy, reach, strategy_player)
 from .ratings import bradley_terry, cyclic_triples, hodge, log_odds, tally, wilson
 from .meta import (hard, linear, nash_sampler, pfsp, project, projected_replicator,
     risk_averse_response, variance)

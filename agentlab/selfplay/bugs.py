@@ -98,8 +98,7 @@ def bug_reward(b:Batch, alpha:float=.8,  # see `swe_self_play`
     invalid:float=-1.)->Tensor:  # (turns,) float64, on the last turn of every episode
     "Injectors: `swe_self_play` of the share that was mended. Solvers: 1 or -1."
     solved, valid = (need(b.episodes, column, 'bug_reward pays injectors by how their bugs fared',
-             'Play with agentlab.selfplay.bugs.self_play.').nan_to_num(0.)
-        for column in ('solved', 'valid'))
+             'Play with agentlab.selfplay.bugs.self_play.').nan_to_num(0.) for column in ('solved', 'valid'))
     injected = swe_self_play(solved, valid > 0, alpha, invalid)
     return at_end(b, torch.where(b.episodes.seat == state_key('injector'), injected, swe_solver(b.episodes.success)))
 

@@ -140,8 +140,7 @@ def count(games: list)->dict:
     won = [tuple(e.success for e in game) for game in games]
     wins, losses = won.count((True, False)), won.count((False, True))
     return dict(games=len(won), wins=wins, draws=len(won) - wins - losses, losses=losses,
-        truncated=sum(game[0].truncated for game in games),
-        paid_first=math.fsum(game[0].outcome for game in games),
+        truncated=sum(game[0].truncated for game in games), paid_first=math.fsum(game[0].outcome for game in games),
         paid_second=math.fsum(game[1].outcome for game in games))
 
 def meet(seatings: list, load, env, facts: dict, tasks: list|None, limit: float|None,  # as in `games_of`
@@ -200,8 +199,7 @@ def begun(known: Tournament|None, facts: dict)->Tournament:
     other = [name for name in facts if known.facts.get(name) != facts[name]]
     if other:
         raise ValueError(f'the known table has {other[0]}={known.facts.get(other[0])!r}, this tournament '
-            f'{facts[other[0]]!r}: their games are not of one kind. Ask for the same, or begin a '
-            f'new table.')
+            f'{facts[other[0]]!r}: their games are not of one kind. Ask for the same, or begin a ' f'new table.')
     return known
 
 def tournament(players: dict,  # name -> policy, snapshot, path of a snapshot, or function (env, generator) -> text

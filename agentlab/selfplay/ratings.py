@@ -123,8 +123,7 @@ def rating_frame(ratings:Ratings  # of `bradley_terry`
     "Ratings to look at."
     import pandas as pd
     frame = pd.DataFrame(dict(player=ratings.players, strength=ratings.strength.tolist(), error=ratings.error.tolist(),
-        elo=(ratings.strength*400/math.log(10)).tolist(),
-        component=same(ratings.component).tolist()))
+        elo=(ratings.strength*400/math.log(10)).tolist(), component=same(ratings.component).tolist()))
     return frame.sort_values('strength', ascending=False, kind='stable').reset_index(drop=True)
 
 def log_odds(r:Results,  # of `tally`

@@ -19,8 +19,7 @@ from ..recipe import recipe
 from ..reward.basic import at_end
 
 @estimator('team reward plus the next agent\'s value, discounted and summed',
-    "nobody: the critic's value of the same place",
-    "every token of the turn; with level='token' each token its own",
+    "nobody: the critic's value of the same place", "every token of the turn; with level='token' each token its own",
     'Liao et al., 2025, MARFT, arXiv 2504.16129', needs=('value', 'seat'))
 def marft(b:Batch,  # episodes of teams, all seats of a game; tokens need the column `value`
     value:str='value',  # name of the column of the critic's values

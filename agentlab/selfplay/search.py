@@ -235,8 +235,7 @@ def search_fields(groups:int=16, tries:int=5,  # answers of an update; at each q
     **rollout_args)->dict:  # of `play_search`: asking, players -> fields of a recipe
     "Search Self-Play as choices of a recipe: `recipes.grpo(**search_fields())`."
     return dict(name='ssp', paper='Lu et al., 2025, Search Self-Play, arXiv 2510.18821', groups=groups,
-        group_size=tries, rollout=play_search,
-        rollout_args=dict(proposals=proposals, faithful=faithful) | rollout_args,
+        group_size=tries, rollout=play_search, rollout_args=dict(proposals=proposals, faithful=faithful) | rollout_args,
         reward=partial(search_reward, rule=rule), credit=partial(ssp, faithful=faithful),
         updates=role_by_role, updates_args=dict(faithful=faithful),
         memory=partial(ProblemPool, groups=groups, proposals=proposals, threshold=threshold, every=every),

@@ -337,15 +337,13 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
 metric('loss', 'the objective that was minimised', 'mean over the minibatches of the step', '-')
 metric('kl', 'how far this step moved the policy',
     'k3 estimate between the policy that sampled and the one at each minibatch of the step, mean over tokens',
-    'nats a token',
-    Panel('policy movement (KL)', 'How far one update moved the policy, at the middle token and at the '
+    'nats a token', Panel('policy movement (KL)', 'How far one update moved the policy, at the middle token and at the '
           f'farthest, on a log axis. It should shrink as the agent settles. {SPIKE}', None, 'nats, log axis',
           place=7, log=True, spread=True, optional=False))
 metric('kl_median', 'the same at the middle token: half of the tokens moved less',
     'k3 estimate, median over the tokens of all minibatches but the first, before which no step was made', 'nats')
 metric('kl_max', 'the same at the token that moved most; a spike, far above the median: what the policy had said '
-    'it made all but impossible', 'k3 estimate, which grows with exp of the gap; largest over the same tokens',
-    'nats')
+    'it made all but impossible', 'k3 estimate, which grows with exp of the gap; largest over the same tokens', 'nats')
 metric('kl_reference', 'distance to the reference policy, where a recipe uses one',
     'k3 estimate, mean over tokens, at each minibatch', 'nats a token',
     Panel('drift from reference (KL)', 'At the middle token and at the farthest, on a log axis. It may grow, it '
@@ -394,8 +392,7 @@ def measure_part(recipe: Recipe, part: Batch, logp: Tensor, advantage: Tensor, k
         kl_reference_each=[] if kl is None else [kl.detach().float().cpu()],
         clip_fraction=clip_fraction(logp, part, advantage, **limits).item()*len(logp),
         kl_reference=0. if kl is None else kl.sum().item(), sampler_kl=known.sum().item(),
-        unsampled=len(apart) - len(known), sampled=len(apart),
-        gap=known.abs().max().item() if len(known) else 0.)
+        unsampled=len(apart) - len(known), sampled=len(apart), gap=known.abs().max().item() if len(known) else 0.)
 
 def rounds(training: Training, batch: Batch, advantage: Tensor):
     "What to move on in turn: (batch whose weights select tokens, advantage); the recipe's `updates`, or all at once."
@@ -498,8 +495,7 @@ def measure_play(played: Batch, batch: Batch)->dict:
     first = [(turn == t).nonzero()[0, 0] for t in turn.unique()]
     reward = e.outcome.mean().item()
     return dict(success=e.success.double().mean().item(), reward=reward if math.isfinite(reward) else None,
-        entropy=entropy.mean().item() if len(entropy) else None,
-        entropy_by_turn=[by_turn[i].item() for i in first],
+        entropy=entropy.mean().item() if len(entropy) else None, entropy_by_turn=[by_turn[i].item() for i in first],
         turns=len(batch.turns)/len(batch), sampled=sampled_tokens(played),
         episodes=len(played), errors=len(played) - len(batch), truncated=e.truncated.double().mean().item(),
         tokens=len(batch.actions), **measure_all(batch))

@@ -99,5 +99,4 @@ def side_by_side(source,  # run folder, Run, or [(name, Batch), (name, Batch)]
     what = ('' if isinstance(source, (list, tuple)) else 'held-out ') + ('task' if len(pairs) == 1 else 'tasks')
     told = f'{len(pairs)} {what} in both: {wins[0]} solved {first}, {wins[1]} solved {second}'
     return filled('beside', css=Html((CSS if style else '') + BESIDE_CSS), told=told, limit=limit,
-        rest=len(pairs) - len(chosen),
-        pairs=[_pair(g, sides, known, (first, second), turns) for g, *sides in chosen])
+        rest=len(pairs) - len(chosen), pairs=[_pair(g, sides, known, (first, second), turns) for g, *sides in chosen])

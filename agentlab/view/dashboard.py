@@ -447,8 +447,7 @@ def _shell_words(facts)->list|None:
     if env is None or recipe['name'] not in known: return None
     world = load_env(env)
     model = ('untrained' if policy == f'tiny-{world.name}-untrained' else 'tiny'
-        if re.fullmatch(re.escape(world.name) + '-[0-9a-f]{16}', policy) else policy if Path(policy).is_dir()
-        else None)
+        if re.fullmatch(re.escape(world.name) + '-[0-9a-f]{16}', policy) else policy if Path(policy).is_dir() else None)
     common = {name: recipe[name] for name in ('steps', 'seed', 'test_tasks')}
     own = load_recipe(recipe['name'], **common).facts()
     given = {name: recipe[name] for name in ('lr', 'groups', 'group_size', 'max_tokens') if recipe[name] != own[name]

@@ -315,7 +315,9 @@ class _Numbers(Computed):
         turn:int|None=None,  # turn of the game; None: all
         pair:tuple|None=None,  # names of two controllers; None: the first two
         arguments:dict|None=None,  # low, high: bounds for all that have them; others keep their own
-        move:float=0.,  # pretend: every log-probability has moved by this, times its advantage
+        # pretend: every log-probability has moved by this, times its advantage; None: the least step at which the pair
+        # differs
+        move:float|None=None,
         reference=plain):  # what controllers are compared with
         from agentlab.view.run_report import first_whole, own_estimator
         self.steps, self._load, self.rows, kept = _opened(run)
@@ -329,7 +331,17 @@ class _Numbers(Computed):
         self.turn, self.move = turn, move
         self.pair, self.arguments = list(pair or (names*2)[:2]), dict(arguments or {})
         _check_lab(self)
+        if move is None: self.move = self._parting()
         self.draw()
+    def _parting(self)->float:
+        "The least pretended move at which the pair does not do the same to every token; 0 where there is none."
+        base, (advantage, _) = present(self.batch(self.step), self.current), _credited(self, self.batch(self.step))
+        pair = {name: bounded(self.offered[name], self.arguments) for name in self.pair}
+        for move in (0., .05, .1, .2, .3, .5, .8):
+            now = Present(base.batch, base.logp + move*advantage.double().nan_to_num(), base.entropy)
+            kinds = [effect.kind for effect in effects(pair, now, advantage, self.reference).values()]
+            if kinds[0] != kinds[-1]: return move
+        return 0.
     def batch(self, step:int):
         "The episodes of an update; the last four that were asked for stay in memory."
         if step not in self._batches:
@@ -514,8 +526,7 @@ def _dots(lab, frame, effect, ratio, on, most)->list:
     def dot(i):
         (colour, mark), advantage = _LOOK[effect.kind[i]], float(lab.advantage[i])
         return dict(mark=mark, colour=colour, x=frame.px(max(frame.x[0], min(frame.x[1], math.log(ratio[i])))),
-            y=frame.py(advantage),
-            told=f'{effect.kind[i]}: ratio {ratio[i]:.3f}, advantage {signed(advantage)}')
+            y=frame.py(advantage), told=f'{effect.kind[i]}: ratio {ratio[i]:.3f}, advantage {signed(advantage)}')
     return [dot(i) for i in keep.tolist() if effect.kind[i] in _LOOK]
 
 def _training_html(lab)->Html:
@@ -533,8 +544,7 @@ def _controllers_html(lab)->Html:
             picture=picture, words=words))
     return filled('entropy_controllers', lab=lab, kinds=KINDS, counted=_counted(lab), looks=_LOOK, figures=figures,
         given=', '.join(f'{name}={value:g}' for name, value in lab.arguments.items()),
-        parts=[(code, part_names()[code]) for code in parts_shown(lab.now.batch, known)],
-        control=bool(known.control))
+        parts=[(code, part_names()[code]) for code in parts_shown(lab.now.batch, known)], control=bool(known.control))
 
 def entropy_lab_html(run,  # EntropyLab, or what it takes first
     style:bool=True,  # bring the style sheet along; a page of several pictures needs it once

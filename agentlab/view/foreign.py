@@ -581,5 +581,4 @@ def opened_html(opened:Opened|list,  # what `open_run` gave; several: side by si
     return filled('foreign', title=', '.join(f'{run.path.name}: {run.format} run' for run in runs),
         css=Html(CSS + PAGE_CSS + sheet('foreign')), runs=list(zip(runs, lines, drawn)),
         beside=_beside(runs, summaries) if len(runs) > 1 else None, groups=groups, rows=rows, limit=limit,
-        fields=FIELDS, missing=MISSING, unknown=_NONE, value=_value, number=number, signed=signed,
-        finite=math.isfinite)
+        fields=FIELDS, missing=MISSING, unknown=_NONE, value=_value, number=number, signed=signed, finite=math.isfinite)

@@ -191,7 +191,7 @@ def disagreement(first, second,  # an estimator; another
     rank, _, row, one, two = contrast(small)
     return Case(small, row, KINDS[rank], one, two)
 
-_STYLE = Html(f'<style>{sheet("microscope")}</style>')
+_STYLE = Html(f'<style>{sheet("ground", "microscope")}</style>')
 
 def _few(estimators):
     "Refuse what does not fit on a screen."
@@ -398,8 +398,7 @@ def _panel(self, widgets):
     "Choice of estimators, sliders, and what turns are kept apart by."
     self.controls = {name: _slider(self, widgets, name, hint, kind) for name, hint, kind in _SLIDERS}
     self.choice = widgets.SelectMultiple(options=list(self.offered), value=self.shown, rows=9, description='estimators',
-        tooltip=f'Ctrl or Shift selects several, at most {LIMIT}',
-        layout=widgets.Layout(width='300px'))
+        tooltip=f'Ctrl or Shift selects several, at most {LIMIT}', layout=widgets.Layout(width='300px'))
     self.hear(self.choice, lambda new: setattr(self, 'shown', list(new)))
     self.walls = {key: widgets.Checkbox(value=True, description=f'apart by {key}', indent=False,
         layout=widgets.Layout(width='140px')) for key in KEYS}

@@ -136,7 +136,7 @@ class Table:
             seed, task, temperature, max_tokens, sampling, system, limit)
         self.chat, self.moves, self.game, self.samplers, self.given = (speaker.chat if speaker else Words(), [], None,
             {}, None)
-        self.show_all, self.show_chances, self.message = False, False, ''
+        self.show_all, self.show_chances, self.show_map, self.message = False, False, False, ''
         self.new()
     @property
     def seats(self)->tuple: return self.model.seats
@@ -377,8 +377,7 @@ class Told(Seen):
         batch = Batch.from_episodes(self.episodes())
         if not isinstance(self.chat, Words): return with_token_text(batch, self.chat.tokenizer)
         ids = batch.tokens.id.unique().tolist()
-        return batch.replace(labels=batch.labels
-            | dict(token={i: self.chat.decode([i]) for i in ids}, between={0: ' '},
+        return batch.replace(labels=batch.labels | dict(token={i: self.chat.decode([i]) for i in ids}, between={0: ' '},
                    control={i: self.chat.decode([i]) for i in ids if i < len(self.chat.marks)}))
 
 PLAY_CSS = sheet('play')
@@ -411,11 +410,17 @@ class Pictured(Told):
         except Exception as e:
             self.message = f'No probabilities: {e}'
             return []
+    def map(self)->str:
+        "What `render` of the environment draws: after the end, and before it where `show_map` asks; '' if nothing."
+        from agentlab.rollout.plain import guarded
+        draw = getattr(self.game.env, 'render', None)
+        drawn = guarded(draw) if draw and (self.show_map or self.over) else ''
+        return '' if isinstance(drawn, BaseException) else str(drawn or '')
     def static(self, style: bool = True, moves: bool = True)->Html:
         "The game as it stands, as HTML without JavaScript. `moves` lists the legal texts below it."
         lines, odds = self.history(), self.odds()
-        return filled('play', game=self, css=Html(CSS + PLAY_CSS if style else ''), moves=moves, signed=signed,
-            world=str(getattr(self.model, 'name', type(self.model).__name__)), several=len(self.seats) > 1,
+        return filled('play', game=self, map=self.map(), css=Html(CSS + PLAY_CSS if style else ''), moves=moves,
+            signed=signed, several=len(self.seats) > 1, world=str(getattr(self.model, 'name', type(self.model).__name__)),
             players=[(seat, called(player)) for seat, player in self.players.items()], percent=percent,
             lines=lines[-LINES:], cut=len(lines) - LINES, offered=self.offered, most=MOST, odds=odds,
             rest=max(0., 1 - sum(c.p for c in odds)), temperature=f'{self.temperature or 1:g}')
@@ -444,8 +449,7 @@ class Play(Shown, Pictured):
         rest = [f'{len(self.offered) - MOST} more legal texts: type them.'] if len(self.offered) > MOST else []
         if odds:
             rest.append(f'Something else: {percent(max(0., 1 - sum(c.p for c in odds)))}. Each number is the product '
-                f'over the tokens of the text and the end of the turn, at temperature '
-                f'{self.temperature or 1:g}.')
+                f'over the tokens of the text and the end of the turn, at temperature ' f'{self.temperature or 1:g}.')
         player = None if self.over else self.players.get(self.seat)
         mine = self.mine[0] if len(self.mine) == 1 else ALL if self.mine else NONE
         # for those who listen
@@ -453,7 +457,8 @@ class Play(Shown, Pictured):
         return dict(moves=moves, rest=' '.join(rest), status=text(self.ending(), 600), heard=text(heard, 300),
             message=text(self.message, 600), over=self.over, who=text(called(player), 40) if player is not None
             else '', odds=any(hasattr(p, 'logprobs') for p in self.players.values()),
-            undo=self.at > 0, redo=self.at < len(self.moves), seed=self.seed, seats=[*self.seats, ALL, NONE]
+            undo=self.at > 0, redo=self.at < len(self.moves), map=self.show_map,
+            drawn=hasattr(self.model, 'render'), seed=self.seed, seats=[*self.seats, ALL, NONE]
             if len(self.seats) > 1 else [], seat=mine, chances=self.show_chances, all=self.show_all, at=self.at)
     def told(self, _, content, buffers=None):
         "A message of the controls. One that speaks of an earlier state of the game is ignored."
@@ -464,6 +469,7 @@ class Play(Shown, Pictured):
             new=lambda: self.new(max(0, int(content['seed'] or 0))),
             sit=lambda: self.sit({ALL: self.seats, NONE: ()}.get(content['seat'], content['seat'])),
             chances=lambda: self.switch(show_chances=bool(content['on'])),
+            map=lambda: self.switch(show_map=bool(content['on'])),
             all=lambda: self.switch(show_all=bool(content['on'])))
         try: acts[do]()
         except Exception as e:

@@ -588,8 +588,7 @@ def _sums(batch): return dict(episode=(batch.total(batch.turns.reward) - batch.e
 def _failed(batch): return dict(episode=batch.episodes.error != -1) if 'error' in batch.episodes else None
 
 # name -> (what is counted, what it means when there are some, the check, whether one is too many)
-CHECKS = {
-    'numbers that are not finite': ('NaN or infinite outcomes, rewards, log-probabilities',
+CHECKS = {'numbers that are not finite': ('NaN or infinite outcomes, rewards, log-probabilities',
                                     'such an episode teaches nothing, or everything wrong', _not_finite, True),
     'cut before any reward': ('episodes ended by a budget that never earned anything',
                               'their zero says "not finished", which is not the same as "wrong"', _cut_unpaid, False),
@@ -728,8 +727,7 @@ def _hero(run)->dict:
     sentence, bars = headline(run.rows(), run.tests())
     settings = _flat(run.info.get('facts', {}) | {k: v for k, v in run.info.items() if k != 'facts'})
     return dict(sentence=sentence, bars=[(name, _bar(before), _bar(after)) for name, before, after in bars],
-        size=_size(run.rows()),
-        settings=[(str(k), v if isinstance(v, str) else json.dumps(v)) for k, v in settings])
+        size=_size(run.rows()), settings=[(str(k), v if isinstance(v, str) else json.dumps(v)) for k, v in settings])
 
 def _panel(rows, name, panel, definitions, tests)->dict:
     "One metric: heading, first and last value, what to look for, curve, definition."

@@ -86,13 +86,11 @@ class Grids(Looking):
             turns = played.turns_of(r.episode)
             place = np.searchsorted(group.times, played.t[turns])
             lines.append(dict(name=visible(r.name), fate=visible(fate(r)), delta=self._row_delta(played, turns),
-                cells=self._cells(played, group,
-                                  turns[(place >= column) & (place < column + COLUMNS)].tolist(), top)))
+                cells=self._cells(played, group, turns[(place >= column) & (place < column + COLUMNS)].tolist(), top)))
         won = sum(map(bool, (r.success for r in group.rollouts)))
         return dict(step=played.step, rows=len(group.rollouts),
             times=[int(t) for t in group.times[column:column + COLUMNS]], columns=len(group.times), row=row,
-            column=column, lines=lines, chosen=chosen,
-            top=signed(top) if top else '0', pinned=bool(self.second),
+            column=column, lines=lines, chosen=chosen, top=signed(top) if top else '0', pinned=bool(self.second),
             title=f"{len(group.rollouts)} rollouts of one task · {won} succeeded"
             if 'success' in played.batch.episodes else f'{len(group.rollouts)} rollouts of one task')
     def _row_delta(self, played, turns)->list:

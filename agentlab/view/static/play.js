@@ -73,6 +73,8 @@ function render({model, el}) {
   const seat = make('select', {class: 'al-pl-select', 'data-key': 'seat', onchange: sit});
   const odds = check('chances');
   const all = check('all');
+  const map = check('map');
+  const plan = labelled(map, named('map'));
   const you = labelled(named('you play'), seat);
   const others = labelled(all, named('show all seats'));
 
@@ -85,7 +87,7 @@ function render({model, el}) {
     moves,
     note,
     row(box, send),
-    row(letMove, end, undo, redo, labelled(odds, named('probabilities'))),
+    row(letMove, end, undo, redo, labelled(odds, named('probabilities')), plan),
     row(labelled(named('seed'), seed), fresh, you, others)
   );
 
@@ -125,6 +127,8 @@ function render({model, el}) {
     odds.checked = state.chances;
     odds.disabled = !state.odds;
     all.checked = state.all;
+    map.checked = state.map;
+    plan.hidden = !state.drawn;
     you.hidden = state.seats.length < 2;
     others.hidden = you.hidden;
     hold(held, state.over);
