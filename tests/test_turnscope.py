@@ -186,10 +186,10 @@ def test_links_of_states_and_of_branches():
     scope.choose_turn(5)
     scope.to_origin()
     assert scope.turn == 0
-    assert ['copied by', '2 rollouts', 'to_origin'] in scope.part('pane')['sides'][0]['facts']
+    assert ['copied by', '2 episodes', 'to_origin'] in scope.part('pane')['sides'][0]['facts']
     scope.to_origin()
     assert scope.turn == 3
-    assert ['copied from', 'rollout 1, turn 0', 'to_origin'] in scope.part('pane')['sides'][0]['facts']
+    assert ['copied from', 'episode 1, turn 0', 'to_origin'] in scope.part('pane')['sides'][0]['facts']
     scope.choose_turn(4)
     scope.next_visit()
     assert scope.turn == 4 and 'No other turn' in scope.message
@@ -332,10 +332,10 @@ def test_a_run_without_rollouts(tmp_path):
     folder = write_run(tmp_path/'run')
     for file in (folder/'episodes').iterdir(): file.unlink()
     scope = turnscope(folder)
-    assert scope.message == 'This run saved no rollouts.' and len(scope.part('strip')['panels']) == 4
+    assert scope.message == 'This run saved no episodes.' and len(scope.part('strip')['panels']) == 4
     sent(scope)
     [scope.act(dict(do=name)) for name in ACTIONS]
-    assert 'saved no rollouts' in scope.static()
+    assert 'saved no episodes' in scope.static()
     with pytest.raises(ValueError, match='source=dict'): turnscope({})
     scope = turnscope(played(0, .5), {})  # nobody to give credit
     sent(scope)

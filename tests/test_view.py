@@ -113,7 +113,7 @@ def test_tiles_are_links_to_their_turn_with_words():
     tiles = [dict(attributes) for tag, attributes in Reader(page).tags
         if dict(attributes).get('class', '').startswith('al-tile')]
     assert len(tiles) == 20
-    assert all(re.search(r'rollout \d, turn \d, advantage [+−]0\.50, 2 tokens', tile['aria-label']) for tile in tiles)
+    assert all(re.search(r'episode \d, turn \d, advantage [+−]0\.50, 2 tokens', tile['aria-label']) for tile in tiles)
     assert (sum('cut by a budget' in tile['aria-label'] for tile in tiles)
         == sum('al-cut-off' in tile['class'] for tile in tiles)
         == int(batch.select(batch.episodes.group == 0).episodes.truncated.sum()) > 0)
@@ -193,7 +193,7 @@ def test_report_of_a_run_that_has_hardly_begun(tmp_path):
     """No row, no rollout, no test: a page that says so. A missing folder and a newer schema are refused."""
     (tmp_path/'run.json').write_text(json.dumps(dict(schema_version=1, facts={})))
     text = ''.join(assert_harmless(report(tmp_path).read_text(encoding='utf-8')).text)
-    assert 'No success was recorded yet' in text and 'saved no rollouts' in text
+    assert 'No success was recorded yet' in text and 'saved no episodes' in text
     with pytest.raises(FileNotFoundError, match='is no run folder'): report(tmp_path/'elsewhere')
     (tmp_path/'run.json').write_text(json.dumps(dict(schema_version=99)))
     with pytest.raises(ValueError, match='schema_version 99'): report(tmp_path)

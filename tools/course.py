@@ -150,6 +150,7 @@ def faults(path: Path) -> list[str]:
     found = ([] if source(cells[0]).startswith(f'# Lesson {number}: ')
         else [f'the first line is not "# Lesson {number}: ..."'])
     found += [f'the first cell has no line {name}' for name in HEADER if name not in source(cells[0])]
+    if not source(cells[0]).endswith(map_of(number)): found.append('the map is not of today: tools/course.py --map')
     if source(cells[1]) != INSTALL: found.append('the second cell is not INSTALL of tools/course.py')
     if not any(cell.get('outputs') for cell in [cell for cell in cells if source(cell) != INSTALL][:EARLY]):
         found.append(f'none of the first {EARLY} cells shows a result')
@@ -160,6 +161,34 @@ def faults(path: Path) -> list[str]:
     if not re.fullmatch(f'(?:{" ".join(MARKS)} ?){{{EXERCISES},}}', order):
         found.append(f'exercises: {EXERCISES} or more times {", ".join(MARKS)}, in this order; found {order!r}')
     return found
+
+PARTS = {'Begin': (1, 3), 'Credit and loss': (4, 8), 'Stay healthy': (9, 11), 'Language': (12, 13),
+    'Several players': (14, 16), 'Your own': (17, 18)}  # first and last lesson
+MAP = re.compile(r'\n*<details><summary>Map of the course.*?</details>\n*', re.DOTALL)
+
+def short_title(path: Path) -> str:
+    "Title of a lesson up to its first comma or colon."
+    head = source(json.loads((ROOT/path).read_text(encoding='utf-8'))['cells'][0]).splitlines()[0]
+    return re.split(r'[,:]', head.partition(': ')[2])[0]
+
+def map_of(number: int) -> str:
+    "The course on one screen, folded, with this lesson in bold: what the first cell of every lesson ends with."
+    known = {int(path.name[:2]): (path.name, short_title(path)) for path in lessons()}
+    def entry(n):
+        name, title = known[n]
+        return f'**{n} {title}**' if n == number else f'[{n} {title}]({name})'
+    lines = [f'| {part} | {" · ".join(entry(n) for n in range(first, last + 1) if n in known)} |'
+        for part, (first, last) in PARTS.items()]
+    head = f'<details><summary>Map of the course: lesson {number} of {len(known)}</summary>\n'
+    return '\n'.join([head, '| | |', '|---|---|', *lines, '\n</details>'])
+
+def write_maps() -> None:
+    "Put the map of today into every lesson."
+    for path in lessons():
+        notebook = json.loads((ROOT/path).read_text(encoding='utf-8'))
+        head = notebook['cells'][0]
+        head['source'] = f"{MAP.sub('', source(head))}\n\n{map_of(int(path.name[:2]))}"
+        (ROOT/path).write_text(tidy(json.dumps(notebook)), encoding='utf-8')
 
 GLOSSARY = ROOT/'assets'/'glossary.csv'
 # what is no prose: code, formulas, tags, headings, and the words of a link, which lead to where they are explained
@@ -179,7 +208,7 @@ def forms(term: dict) -> re.Pattern:
 def prose(cells: list[dict]) -> str:
     "The prose of a lesson, without what only promises (its head, its table of parts) and without its references."
     text = '\n\n'.join(source(cell) for cell in cells if cell['cell_type'] == 'markdown').split('\n## References')[0]
-    return NO_PROSE.sub(' ', PROMISES.sub(' ', text))
+    return NO_PROSE.sub(' ', PROMISES.sub(' ', MAP.sub('\n\n', text)))
 
 def unexplained(pages: dict[int, str], terms: list[dict]) -> list[str]:
     """What is used before it is explained: in the prose of the lessons (number -> text) a term stands first in its own
@@ -225,12 +254,25 @@ def write(folder: Path, again: bool = False) -> list[str]:
     agentlab.course.write(exercises, agentlab.course.read(folder)[1], folder)
     return said
 
+def marks(folders: list[Path]) -> list[str]:
+    "A line for each folder of lessons: how many exercises are solved there, and which lessons are done."
+    found = []
+    for folder in folders:
+        exercises, done = agentlab.course.read(folder)
+        whole = [n for n, count in sorted(exercises.items()) if all((n, k) in done for k in range(1, count + 1))]
+        found.append(f'{folder}: {len(done)} of {sum(exercises.values())} exercises, lessons done: '
+            f'{", ".join(map(str, whole)) or "none"}')
+    return found
+
 def main() -> int:
     parser = ArgumentParser(description='Write the student edition of the course, without solutions.')
     parser.add_argument('folder', nargs='?', type=Path, default=ROOT/'course', help='default: course')
     parser.add_argument('--again', action='store_true', help='also where a file was changed since it was written')
+    parser.add_argument('--marks', nargs='+', type=Path, metavar='FOLDER', help='only tell how far these are')
+    parser.add_argument('--map', action='store_true', help='only put the map of today into the lessons of tutorials/')
     asked = parser.parse_args()
-    print(*write(asked.folder, asked.again), sep='\n')
+    if asked.map: return write_maps() or 0
+    print(*(marks(asked.marks) if asked.marks else write(asked.folder, asked.again)), sep='\n')
     return 0
 
 if __name__ == '__main__': sys.exit(main())

@@ -420,9 +420,9 @@ class Pictured(Told):
         "The game as it stands, as HTML without JavaScript. `moves` lists the legal texts below it."
         lines, odds = self.history(), self.odds()
         return filled('play', game=self, map=self.map(), css=Html(CSS + PLAY_CSS if style else ''), moves=moves,
-            signed=signed, several=len(self.seats) > 1, world=str(getattr(self.model, 'name', type(self.model).__name__)),
-            players=[(seat, called(player)) for seat, player in self.players.items()], percent=percent,
-            lines=lines[-LINES:], cut=len(lines) - LINES, offered=self.offered, most=MOST, odds=odds,
+            signed=signed, several=len(self.seats) > 1, percent=percent, lines=lines[-LINES:], offered=self.offered,
+            players=[(seat, called(player)) for seat, player in self.players.items()], odds=odds,
+            most=MOST, cut=len(lines) - LINES, world=str(getattr(self.model, 'name', type(self.model).__name__)),
             rest=max(0., 1 - sum(c.p for c in odds)), temperature=f'{self.temperature or 1:g}')
 
 SCRIPT = script('helpers', 'play')

@@ -47,7 +47,7 @@ class Tile:
     state: int|None = None  # key of the state, where the batch has one
     flag: str = ''  # 'cut' or 'error' on the last turn of such an episode
     refused: bool = False  # the environment called the action invalid
-    copied: bool = False  # a branch copied this turn from another rollout
+    copied: bool = False  # a branch copied this turn from another episode
     context: list = field(default_factory=list)  # token ids that were read before the action
     tokens: list = field(default_factory=list)  # (id, logp, entropy, advantage) of every action token
     parts: list = field(default_factory=list)  # code of each of them, as in tokens.part
@@ -92,7 +92,7 @@ def rollouts_of(batch, episodes)->dict:
         error = _text_of(batch, 'error', one['error'])
         ending = 'error' if error else 'cut' if one['truncated'] else ''
         seat = f" · {_text_of(batch, 'seat', one['seat'])}" if several else ''
-        found[episode] = Rollout(episode, f'rollout {i + 1}{seat}', one['outcome'], None if one['success'] is None
+        found[episode] = Rollout(episode, f'episode {i + 1}{seat}', one['outcome'], None if one['success'] is None
             else bool(one['success']), ending, error, _text_of(batch, 'final', one['final']))
     return found
 
@@ -187,7 +187,7 @@ def _describe(tile, scale)->str:
     if tile.reward: parts.append(f'reward {signed(tile.reward)}')
     if tile.state in scale.letters: parts.append(f'state {scale.letters[tile.state]}, visited before or again')
     if tile.refused: parts.append('action refused by the environment')
-    if tile.copied: parts.append('copied from another rollout')
+    if tile.copied: parts.append('copied from another episode')
     if tile.flag: parts.append({'cut': 'cut by a budget', 'error': 'environment failed'}[tile.flag])
     return ', '.join(parts)
 
@@ -320,7 +320,7 @@ def group_html(batch,  # Batch; token texts from batch.labels['token']
     scale = _scale(batch, rollouts, f'al-{digest}', limit, top)
     won = [rollout.success for rollout in rollouts]
     wins = [f'{sum(map(bool, won))} succeeded'] if any(w is not None for w in won) else []
-    facts = [f'{len(rollouts)} rollouts of one task', *wins, *([f'advantage by {estimator}'] if estimator else [])]
+    facts = [f'{len(rollouts)} episodes of one task', *wins, *([f'advantage by {estimator}'] if estimator else [])]
     times, grid = _grid(rollouts, scale)
     return filled('group', anchor=scale.anchor, title=f'Group {group}' if title is None else title,
         css=Html((CSS if style else '') + _links_css(scale)), facts=' · '.join(facts), times=times, grid=grid,
@@ -601,7 +601,7 @@ CHECKS = {'numbers that are not finite': ('NaN or infinite outcomes, rewards, lo
     'outcome differs from the rewards': ('episodes whose outcome is not the sum of their turns\' rewards',
                                          'step-level and episode-level credit then pull in different directions', _sums,
                                          True),
-    'environment failures': ('episodes ended by an error of the environment', 'read the error below the rollout',
+    'environment failures': ('episodes ended by an error of the environment', 'read the error below the episode',
                              _failed, True)}
 
 @dataclass
@@ -669,20 +669,23 @@ def _interval(share, n)->tuple: return wilson(share*n, n) if n else (share, shar
 
 def headline(rows:list, tests:list=(),  # rows of tests.jsonl
 )->tuple[str,list]:  # a sentence, and bars [(name, before, after)] with (share, low, high) each
-    "What a run achieved: on held-out tasks where it was tested, else in its own rollouts."
+    "What a run achieved: on held-out tasks where it was tested, else in its own episodes."
     bars = [(way, *((share, *_interval(share, tasks)) for _, share, tasks in (points[0], points[-1])))
         for way, points in evaluations(tests).items() if len(points) > 1]
     if bars:
         tasks = max(tasks for points in evaluations(tests).values() for *_, tasks in points)
         changes = ' and '.join(f'from {_percent(before[0])} to {_percent(after[0])} ({way})'
             for way, before, after in bars)
-        return f"Success on {f'{tasks:,} ' if tasks else ''}held-out tasks went {changes}.", bars
+        start = {way: before[0] for way, before, _ in bars}
+        free = (f" Without any training, a temperature of 0 (greedy) takes the start from "
+            f"{_percent(start['sampled'])} to {_percent(start['greedy'])}." if start.get('greedy', 0) > start.get('sampled', 1) else '')
+        return f"Success on {f'{tasks:,} ' if tasks else ''}held-out tasks went {changes}.{free}", bars
     success, counts = column(rows, 'success'), np.nan_to_num(column(rows, 'episodes'))
     known = np.flatnonzero(np.isfinite(success))
     if not len(known): return 'No success was recorded yet.', []
     ends = [(float(success[i]), *_interval(float(success[i]), int(counts[i]))) for i in (known[0], known[-1])]
-    return (f'In its own rollouts, success went from {_percent(ends[0][0])} in the first update to '
-        f'{_percent(ends[1][0])} in the last.', [('rollouts', *ends)])
+    return (f'In its own episodes, success went from {_percent(ends[0][0])} in the first update to '
+        f'{_percent(ends[1][0])} in the last.', [('own episodes', *ends)])
 
 PAGE_CSS = sheet('page', 'plot')
 

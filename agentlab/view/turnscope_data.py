@@ -302,4 +302,4 @@ def source_of(source)->Source:  # run folder, Run, `Opened`, list of (step, Batc
         raise ValueError(f'source={type(source).__name__}: give a run folder, a Run, what view.open gave, a Batch, or '
             f'a list of (step, Batch)')
     batches = dict(source)
-    return Source('rollouts', list(batches), batches.__getitem__, [_row(step, b) for step, b in batches.items()])
+    return Source('episodes', list(batches), batches.__getitem__, [_row(step, b) for step, b in batches.items()])

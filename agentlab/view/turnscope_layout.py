@@ -27,7 +27,7 @@ def _largest(*arrays)->float:
         default=0.)
 
 def _flags(played, turns, group)->list:
-    "Letters for a turn's marks: c cut, e error, r refused, b copied from another rollout, o copied by others."
+    "Letters for a turn's marks: c cut, e error, r refused, b copied from another episode, o copied by others."
     ends = {int(played.first[r.episode + 1]) - 1: r.ending[0] for r in group.rollouts if r.ending
         and played.first[r.episode + 1] > played.first[r.episode]}
     refused = _np(played.batch.turns.invalid) if 'invalid' in played.batch.turns else np.zeros(len(played), bool)
@@ -91,8 +91,8 @@ class Grids(Looking):
         return dict(step=played.step, rows=len(group.rollouts),
             times=[int(t) for t in group.times[column:column + COLUMNS]], columns=len(group.times), row=row,
             column=column, lines=lines, chosen=chosen, top=signed(top) if top else '0', pinned=bool(self.second),
-            title=f"{len(group.rollouts)} rollouts of one task · {won} succeeded"
-            if 'success' in played.batch.episodes else f'{len(group.rollouts)} rollouts of one task')
+            title=f"{len(group.rollouts)} episodes of one task · {won} succeeded"
+            if 'success' in played.batch.episodes else f'{len(group.rollouts)} episodes of one task')
     def _row_delta(self, played, turns)->list:
         "Mean difference of the two estimators over an episode: text and sign."
         one, two = self._pair(played)
@@ -166,7 +166,7 @@ class Panes(Grids):
         origin, copies = int(played.origin[turn]), int((played.origin == played.origin[turn]).sum()) - 1
         if origin not in (-1, turn):
             facts.append(['copied from', f'{self._name(played, origin)}, turn {played.t[origin]}', 'to_origin'])
-        elif copies: facts.append(['copied by', f"{copies} rollout{'s'*(copies > 1)}", 'to_origin'])
+        elif copies: facts.append(['copied by', f"{copies} episode{'s'*(copies > 1)}", 'to_origin'])
         return facts
     def _name(self, played, turn)->str:
         group = played.members(int(played.group[played.episode[turn]]))

@@ -33,7 +33,7 @@ class Steps:
         self.query, self.hits, self.message = '', np.zeros(0, int), ''
         self.window, self.window2, self.controls, self.thoughts = [0, 0], [0, 0], False, False
         if not self.source.steps:
-            self.message = 'This run saved no rollouts.'
+            self.message = 'This run saved no episodes.'
             return
         self._wish = first or next(iter(self.offered), '')
         self.choose_step(first_whole(self.load, reversed(self.source.steps)) if step is None else step)
@@ -168,7 +168,7 @@ UNSURE = .9  # quantile of the entropies of a group from which a token counts as
 class Moving(Choosing):
     "From a turn to the next one that is worth a look."
     def move(self, rows=0, turns=0):
-        "To another rollout at the same time, or along this one."
+        "To another episode at the same time, or along this one."
         p, episode = self.played, int(self.played.episode[self.turn])
         if turns: self.choose_turn(max(p.first[episode], min(p.first[episode + 1] - 1, self.turn + int(turns))))
         if not rows: return

@@ -14,7 +14,7 @@ from .web import Html, Shown, filled, lab_packages, script, sheet
 __all__ = ['KEYS', 'ESM', 'TURNSCOPE_CSS', 'STATIC_CSS', 'Live', 'TurnScope', 'turnscope', 'turnscope_html', 'before_after']
 
 # %% ../../nbs/view/05_turnscope_widget.ipynb #e
-KEYS = (('j k', 'rollout'), ('h l', 'turn'), ('n N', 'unsure token'), ('s', 'same state'), ('o', 'origin of a copy'),
+KEYS = (('j k', 'episode'), ('h l', 'turn'), ('n N', 'unsure token'), ('s', 'same state'), ('o', 'origin of a copy'),
     ('/', 'search'), ('[ ]', 'task'), ('c', 'control tokens'), ('t', 'long thoughts'), (', .', 'step'),
     ('Enter', 'to the tokens'), ('Esc', 'back to the grid'))
 
@@ -86,7 +86,7 @@ class TurnScope(Live):
         return ''.join(found)
     def static(self, limit=1500)->Html:
         "What is shown now, as HTML without JavaScript; at most `limit` tokens of a group are drawn."
-        saved, checks = 'no rollouts were saved', [f.found for f, _ in self.findings] if self.played else []
+        saved, checks = 'no episodes were saved', [f.found for f, _ in self.findings] if self.played else []
         if self.played: saved = f'step {self.played.step}, one of {len(self.source.steps)} saved'
         shown = (self.played and self.group is not None and self.first and len(self.played.members(self.group).turns))
         return filled('turnscope', scope=self, css=Html(CSS + STATIC_CSS), saved=saved, curves=self._curves(),

@@ -6,7 +6,7 @@ import {makeStrip} from './turnscope_strip.js';
 
 // The keys as the line of help tells them, and what they ask for. `KEYS` as in agentlab.view.turnscope_widget.
 const KEYS = [
-  ['j k', 'rollout'],
+  ['j k', 'episode'],
   ['h l', 'turn'],
   ['n N', 'unsure token'],
   ['s', 'same state'],
@@ -283,7 +283,7 @@ function render({model, el}) {
         where,
         head.episodes === undefined
           ? ''
-          : `${head.steps} saved step${head.steps === 1 ? '' : 's'} · ${many(head.episodes)} rollouts in this one`
+          : `${head.steps} saved step${head.steps === 1 ? '' : 's'} · ${many(head.episodes)} episodes in this one`
       );
       put(step, head.step === undefined ? '–' : `${head.step}`);
       put(task, head.groups ? `${head.group + 1} of ${head.groups}` : '–');

@@ -12,8 +12,8 @@ const WORDS = {
   c: 'cut by a budget',
   e: 'environment failed',
   r: 'refused by the environment',
-  b: 'copied from another rollout',
-  o: 'copied by other rollouts'
+  b: 'copied from another episode',
+  o: 'copied by other episodes'
 };
 export const described = (cell, time, line, names) =>
   [
