@@ -75,8 +75,8 @@ test-adapters: $(ADAPTERS)/.adapters ## our adapters against the real packages o
 	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest tests/adapters/real.py --deselect tests/adapters/real.py::test_verifiers $(ARGS)
 	OMP_NUM_THREADS=1 $(ADAPTERS)-verifiers/bin/python -m pytest tests/adapters/real.py::test_verifiers
 
-docs: $(DOCS)/.docs ## build/docs/html: notebooks, reference, search; checks every link (an environment of its own; needs npm)
-	$(DOCS)/bin/python tools/docs.py
+docs: $(DOCS)/.docs $(VENV)/.full ## build/docs/html: notebooks, reference, galleries, search; checks every link (Sphinx in an environment of its own)
+	$(PY) tools/docs.py $(DOCS)/bin/python
 
 check: $(VENV)/.full ## what must hold of the files: exported code is current, notebooks are clean, ...
 	$(PY) tools/check.py
@@ -164,7 +164,7 @@ $(NPM)/.biome: Makefile
 
 $(DOCS)/.docs: constraints.txt
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python $(GET) -c constraints.txt sphinx myst-nb furo
+	$(DOCS)/bin/python $(GET) -c constraints.txt sphinx myst-nb furo sphinx-mathjax-offline
 	@touch $@
 
 # verl pins half of what we use to other versions, so it lives apart and without most of what it asks for: its estimators need only this.

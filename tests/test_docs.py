@@ -1,27 +1,40 @@
-"""What `make docs` writes: pages without hidden cells, a reference with what stands beside each parameter, and links
-that are looked after."""
+"""What `make docs` writes: pages without hidden cells, a reference with what stands beside each parameter, links that
+are looked after, words that explain themselves, systems by name, galleries, pictures for dark pages."""
+import base64
+import csv
+import io
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
 
 import pytest
 
 import docs
-from notebooks import ROOT
+import docs_pages
+from lab import browser  # noqa: F401
+from notebooks import ROOT, notebooks
+
+TAG = re.compile(r'<abbr class="term" tabindex="0" title="([^"]*)">([^<]*)</abbr>')
 
 def cell(source, outputs=()):
     return dict(cell_type='code', id='a', metadata={}, execution_count=3, source=source, outputs=list(outputs))
 
 def test_a_page_has_what_a_reader_needs():
     figure = dict(output_type='display_data', metadata={'image/png': dict(alt='two curves')},
-        data={'image/png': 'AAAA', 'application/vnd.plotly.v1+json': {}})
+        data={'image/png': base64.b64encode(picture()).decode(), 'application/vnd.plotly.v1+json': {}})
     table = dict(output_type='execute_result', metadata={},
         data={'text/html': '<a href="credit/index.ipynb">x</a> <a href="https://a.b/c.ipynb">y</a>'})
     page = docs.cleaned(dict(cells=[cell('#| hide\nsecret = 1'), cell('#| export\nf = 1', [figure]),
-        cell('#| solution\nanswer = 2'), cell('#| echo: false\nshow()', [table]),
+        cell('#| solution\nanswer = 2'), cell('#| echo: false\nshow()', [table]), cell('photo(page)', [figure]),
         dict(cell_type='markdown', id='b', metadata={}, source='[below](#Some-Heading), [there](x.ipynb), '
         '[deep](y.ipynb#2.-What-Came:-of-it?)')]))
     text = str(page)
     assert 'secret' not in text and 'plotly' not in text and '#|' not in text
     assert [c['metadata'].get('tags') for c in page['cells'][:3]] == [[], ['hide-input'], ['remove-input']]
-    assert page['cells'][0]['metadata']['mystnb'] == dict(image=dict(alt='two curves'))
+    assert page['cells'][0]['metadata']['mystnb'] == dict(image=dict(alt='two curves', classes='clear'))
+    assert page['cells'][3]['metadata']['mystnb'] == dict(image=dict(alt='two curves'))  # a photograph stays
     assert 'credit/index.html' in text and 'https://a.b/c.ipynb' in text and '(#some-heading)' in text
     assert '(y.ipynb#2-what-came-of-it)' in text
 
@@ -46,3 +59,115 @@ def test_links_are_checked(html, said, tmp_path):
     (tmp_path/'b.html').write_text('<p id="here">')
     found = docs.broken(tmp_path)
     assert len(found) == bool(said) and all(said in line for line in found)
+
+def test_pages_of_users_come_before_their_sources():
+    order = docs.in_order(Path('nbs/view/index.ipynb'))
+    assert order[0] == '10_using' and sorted(order) == [path.stem for path in sorted((ROOT/'nbs/view').glob('[0-9]*'))]
+    assert {*order[-4:]} == {'00_web', '05_turnscope_data', '05_turnscope_layout', '05_turnscope_state'}
+
+def test_every_system_is_found_by_its_name(tmp_path):
+    import agentlab.train  # noqa: F401
+    from agentlab.recipe import registered
+    assert docs_pages.recipes().keys() == registered.keys()
+    docs_pages.write_systems(tmp_path)
+    text = (tmp_path/'systems.md').read_text(encoding='utf-8')
+    lines = {line.split('`')[1].split(' <')[0]: line for line in text.splitlines() if line.startswith('| {')}
+    with open(ROOT/'assets'/'papers.csv', encoding='utf-8') as file:
+        for one in csv.DictReader(file):
+            assert all(one[part] in lines[one['system']] for part in ('where', 'recipe', 'state')), one
+    assert 'arXiv 2510.14967, recipe igpo' in text and 'nbs/reward/05_information.ipynb' in lines['arXiv 2510.14967']
+    anchors = re.findall(r'\((nbs/\S+?\.ipynb)#([^)]+)\)', text)
+    assert len(anchors) > 100 and ('nbs/credit/15_information.ipynb', 'igpo') in anchors
+    assert all(anchor in [heading[3] for heading in docs_pages.headings(page)] for page, anchor in anchors)
+
+def test_words_explain_themselves_once_and_nothing_else_changes():
+    for path in notebooks():
+        before = [text for kind, text in docs_pages.cells(path.as_posix()) if kind == 'markdown']
+        page = [dict(cell_type='markdown', source=text) for text in before]
+        docs_pages.with_terms(page)
+        assert [TAG.sub(r'\2', one['source']) for one in page] == before, path
+        meanings = [meaning for one in page for meaning, _ in TAG.findall(one['source'])]
+        assert len(meanings) == len(set(meanings)) and (meanings or path.parts[0] != 'tutorials'), path
+
+@pytest.mark.parametrize('text, marked', [
+    ('# Entropy\nThe entropy, again entropy.', ['entropy']), ('`turn` $turn$ [turn](x.ipynb) **turn**', ['turn']),
+    ('an entropy bonus, then entropy', ['entropy bonus', 'entropy']), ('to turn, in turn', []), ('- a turn', ['turn']),
+    ('a **group**s and **token**, dead groups', ['token', 'dead groups']), ('<summary>turn</summary>', []),
+    ('by *A policy gradient of great length*', []), ('## References\nGRPO', []), ('```\nturn\n```', [])])
+def test_which_words_are_explained(text, marked):
+    assert [word for _, word in TAG.findall(docs_pages.explained(text, set()))] == marked
+
+def test_every_term_is_in_the_glossary(tmp_path):
+    docs_pages.write_glossary(tmp_path)
+    text = (tmp_path/'glossary.md').read_text(encoding='utf-8')
+    assert all(f'`{term["term"]} <' in text for term in docs_pages.glossary())
+    assert '](tutorials/01_your_first_agent.ipynb#' in text
+
+def picture(fields=(), palette=True) -> bytes:
+    "A figure on white with navy letters and a blue line, and fields of some colours."
+    from PIL import Image, ImageDraw
+    image, out = Image.new('RGB', (100, 100), 'white'), io.BytesIO()
+    draw = ImageDraw.Draw(image)
+    for place, colour in enumerate(fields): draw.rectangle((10*place, 10, 10*place + 9, 99), fill=colour)
+    for begin, colour in (0, '#0072b2'), (70, '#2a3f5f'): draw.line((begin, 5, begin + 29, 5), fill=colour)
+    (image.quantize(16) if palette else image).save(out, 'PNG')
+    return out.getvalue()
+
+def test_old_figures_become_see_through():
+    from PIL import Image
+    made, through = docs_pages.clear(picture())
+    pixel = Image.open(io.BytesIO(made)).convert('RGBA').getpixel
+    assert through and pixel((50, 50))[3] == 0 and docs_pages.clear(made) == (made, True)
+    assert pixel((20, 5)) == (0, 114, 178, 255) and pixel((80, 5)) == (*docs_pages.INK, 255)
+    heat, bars = picture(['#f4a582', '#92c5de', '#4393c3']*3), picture(['#dddddd']*3)
+    for kept in heat, bars, picture(palette=False): assert docs_pages.clear(kept) == (kept, False)
+
+def test_every_world_is_in_the_gallery():
+    import docs_gallery
+    worlds = [docs_gallery.world(name) for name in [*docs_gallery.envs, *docs_gallery.games]]
+    text = docs_gallery.filled('worlds.jinja', worlds=worlds)
+    for one in worlds: assert f'## {one["name"]}\n{one["says"]}' in text and '    > ' in one['game'], one
+    assert '| C ' in worlds[0]['map'] and all((ROOT/one['page']).exists() for one in worlds)
+
+def test_recorded_games_are_read_again_on_a_page_without_scripts():
+    import docs_gallery
+    one, = docs_gallery.reading(None)
+    assert '4 of 8 games won' in one['look'] and one['still'].count('<rect') > 20
+    assert one['page'].count('Right.') == 7  # each that was won ends with the number, as it was recorded
+    assert '<script' not in one['page'] and 'http' not in one['page'].replace('http-equiv', '')
+
+@pytest.mark.long
+@pytest.mark.browser
+def test_the_search_finds_names_first(browser, tmp_path):  # noqa: F811
+    python = ROOT/'.venv-docs'/'bin'/'python'
+    if not python.exists(): pytest.skip('needs the environment of the site: make docs')
+    shutil.copytree(ROOT/'tools'/'docs', tmp_path/'_static')
+    shutil.copy(ROOT/'tools'/'docs'/'conf.py', tmp_path)
+    (tmp_path/'_extra').mkdir()
+    for write in docs_pages.write_systems, docs_pages.write_glossary: write(tmp_path)
+    (tmp_path/'index.md').write_text('# x\n' + docs.toctree(['systems', 'glossary']))
+    subprocess.run([python, '-m', 'sphinx', '-Q', tmp_path, tmp_path/'html'], check=True)
+    index = unescape((tmp_path/'html'/'searchindex.js').read_text(encoding='utf-8'))
+    for one in docs_pages.systems(): assert re.split(r'[."]', one['system'])[-1] in index, one
+    page = browser.new_page()
+    first = {'Agentic Reinforced Policy Optimization': '(ARPO) (arXiv 2507.19849, recipe arpo) (system',
+        'hgpo': 'HGPO hierarchy-of-groups', 'arXiv 2510.14967': 'recipe igpo', 'dead group': 'word of the course'}
+    for asked, found in first.items():
+        page.goto((tmp_path/'html'/'search.html').as_uri() + f'?q={asked}')
+        assert found in page.locator('ul.search li').first.inner_text()
+    page.close()
+
+@pytest.mark.browser
+def test_in_a_browser_words_open_and_tables_are_filtered(browser, tmp_path):  # noqa: F811
+    scripts = ''.join(f'<script src="{ROOT/"tools"/"docs"/name}"></script>' for name in ('terms.js', 'filter.js'))
+    (tmp_path/'a.html').write_text(f'{scripts}<abbr class="term" tabindex="0" title="One exchange">turn</abbr>'
+        '<table class="filtered"><thead><tr><th>a<tbody><tr><td>Policy Optimisation<tr><td>Search</table>')
+    page = browser.new_page()
+    page.goto((tmp_path/'a.html').as_uri())
+    page.keyboard.press('Tab')
+    assert page.locator('#meaning').inner_text() == 'One exchange'
+    page.keyboard.press('Escape')
+    assert page.locator('#meaning').is_hidden()
+    page.locator('.filter input').fill('policy optimization')
+    assert page.locator('tbody tr:visible').all_inner_texts() == ['Policy Optimisation']
+    page.close()

@@ -1,52 +1,39 @@
 """The site of the documentation: `make docs` writes build/docs/html from the notebooks and the docstrings, and checks
 every link inside.
 
-The pages are the notebooks without their hidden cells and without live figures (their pictures stay). The reference is
-read from the source of
-agentlab/, so that nothing has to be imported; maths is drawn by a MathJax that lies beside the pages. Nothing is
-fetched when a page is read.
+The pages are the notebooks without their hidden cells and without live figures (their pictures stay); what stands
+beside them is made by docs_pages.py and docs_gallery.py, style sheet, scripts and settings lie in tools/docs. The
+reference is read from the source of agentlab/; maths is drawn by a MathJax that lies beside the pages. Nothing is
+fetched when a page is read. This runs with the environment of the project, Sphinx in one of its own.
 """
 import ast
+import base64
 import json
 import re
 import shutil
 import subprocess
 import sys
+from argparse import ArgumentParser
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from notebooks import CLOSED, ROOT, notebooks
+from docs_pages import MADE_FROM, cells, clear, headings, with_terms, write_glossary, write_systems
+from notebooks import CLOSED, ROOT, environment, notebooks
 from readme import LINK, shown_source
 
 SITE = ROOT/'build'/'docs'
 FOLDERS = ('env', 'policy', 'rollout', 'reward', 'credit', 'objective', 'entropy', 'replay', 'prompt', 'selfplay',
     'train', 'view', 'bench', 'interop', 'cli')
 PAGES, FILES = ('CHANGELOG.md', 'CONTRIBUTING.md'), ('LICENSE', 'CITATION.cff')
-SETTINGS = '''
-project, author, html_title = 'agentlab', 'agentlab developers', 'agentlab'
-extensions = ['myst_nb', 'sphinx.ext.mathjax']
-nb_execution_mode = 'off'
-myst_enable_extensions = ['dollarmath', 'amsmath', 'html_image']
-myst_heading_anchors = 4
-mathjax_path = 'mathjax/tex-svg.js'
-html_theme = 'furo'
-html_static_path, html_css_files = ['_static'], ['wide.css']
-templates_path = []
-html_show_sourcelink = html_copy_source = False
-nb_render_markdown_format = 'myst'
-nb_code_prompt_show = 'Show the solution'
-nb_code_prompt_hide = 'Hide the solution'
-suppress_warnings = ['mystnb.unknown_mime_type', 'myst.header']
-add_module_names = False
-'''
+STATIC = 'site.css', 'terms.js', 'filter.js', 'scorer.js'
+FIND = """**On this site**: [systems by name](systems.md), a [gallery of worlds](gallery/worlds.md), a
+[gallery of runs](gallery/runs.md) that open without a kernel, the [glossary](glossary.md). A word with dots below it
+tells what it means when you point at it."""
 
 # JupyterLab keeps capitals and marks in the anchors of headings, MyST does not; of this page, and of another one
 ANCHOR = re.compile(r'(?<=\]\()(?![a-z]+:)([^)#\s]*#)([^)\s]+)')
 PAGE = re.compile(r'(href="(?![a-z]+:)[^"#]*)\.ipynb')  # a link in a table that a cell has written as HTML
-
-# lines of code are longer than those of prose
-STYLE = '.content { width: 54em } .sidebar-drawer { width: calc(50% - 30em) } div.highlight pre { font-size: 12.5px }\n'
 
 def markdown(text: str) -> dict: return dict(cell_type='markdown', id=f'added{len(text)}', metadata={}, source=text)
 
@@ -62,11 +49,14 @@ def cleaned(notebook: dict) -> dict:
             tags = ['hide-input'] if folds else ['remove-input'] if no_input else []
             spoken = [about['alt'] for output in cell['outputs'] for about in output.get('metadata', {}).values()
                 if 'alt' in about]
-            shown = dict(image=dict(alt=spoken[0])) if spoken else {}
+            outputs = [cleared(still(output), 'photo(' in source) for output in cell['outputs']]
+            picture = dict(alt=spoken[0]) if spoken else {}
+            if any(through for _, through in outputs): picture['classes'] = 'clear'
+            shown = dict(image=picture) if picture else {}
             if folds and folds[1] != 'solution':
                 shown |= dict(code_prompt_show='Show the code', code_prompt_hide='Hide the code')
             cell = cell | dict(metadata=dict(tags=tags) | (dict(mystnb=shown) if shown else {}),
-                outputs=[still(output) for output in cell['outputs']], execution_count=None)
+                outputs=[output for output, _ in outputs], execution_count=None)
         else: source = ANCHOR.sub(lambda link: link[1] + re.sub(r'[^\w-]', '', link[2].lower()), source)
         if not hidden: cells.append(cell | dict(id=f'cell{len(cells)}', source=source))
     return notebook | dict(cells=cells)
@@ -78,14 +68,16 @@ def still(output: dict) -> dict:
     if 'text/html' in data: data['text/html'] = PAGE.sub(r'\1.html', ''.join(data['text/html']))
     return output | dict(data=data) if 'data' in output else output
 
+def cleared(output: dict, photo: bool) -> tuple[dict, bool]:
+    "An output with its figure, and whether its ground is see-through. A photograph of a page has a ground of its own."
+    data = output.get('data', {})
+    if photo or 'image/png' not in data: return output, False
+    png, through = clear(base64.b64decode(''.join(data['image/png'])))
+    return output | dict(data=data | {'image/png': base64.b64encode(png).decode()}), through
+
 def toctree(names: list[str], caption: str = '', depth: int = 1) -> str:
     head = f':caption: {caption}\n' if caption else ''
     return '\n'.join(['```{toctree}', f':maxdepth: {depth}\n:hidden:\n{head}', *names, '```'])
-
-def opening(path: Path) -> str:
-    "The title of a notebook."
-    return (''.join(json.loads((ROOT/path).read_text(encoding='utf-8'))['cells'][0]['source'])
-        .splitlines()[0].removeprefix('# '))
 
 def from_root(text: str) -> str:
     "The text of nbs/index with its links made relative to the root."
@@ -100,9 +92,12 @@ def start(notebook: dict) -> dict:
         for output in cell.get('outputs', []):
             if 'text/markdown' in output.get('data', {}):
                 output['data'] = {'text/markdown': from_root(''.join(output['data']['text/markdown']))}
+    doors = next(i for i, cell in enumerate(made['cells']) if '## Three doors' in cell['source'])
+    made['cells'].insert(doors + 1, markdown(FIND))
     alone = [path for path in notebooks() if path.parent == Path('nbs') and path.stem != 'index']
     made['cells'] += [markdown(toctree([path.with_suffix('').as_posix() for path in notebooks()
         if path.parts[0] == 'tutorials'], 'The course')),
+        markdown(toctree(['systems', 'glossary', 'gallery/worlds', 'gallery/runs'], 'Find and look')),
         markdown(toctree([path.with_suffix('').as_posix() for path in alone] + ['metrics'], 'Foundations')),
         markdown(toctree([front(folder) for folder in FOLDERS], 'One choice, one folder')),
         markdown(toctree(['api/index', *(name.removesuffix('.md') for name in PAGES)], 'Reference'))]
@@ -113,15 +108,24 @@ def front(folder: str) -> str:
     return (f'nbs/{folder}/index' if (ROOT/'nbs'/folder/'index.ipynb').exists()
         else next(path for path in notebooks() if path.parts[:2] == ('nbs', folder)).with_suffix('').as_posix())
 
+def in_order(index: Path) -> list[str]:
+    "The other pages of a folder as the tables of its first page list them, then those that it does not."
+    lines = '\n'.join(text for kind, text in cells(index.as_posix()) if kind == 'markdown').splitlines()
+    first_columns = [line.split(' | ')[0] for line in lines if line.startswith('| [')]
+    listed = re.findall(r'\]\((\w+)\.ipynb', '\n'.join(first_columns))
+    others = [path.stem for path in notebooks() if path.parent == index.parent and path != index]
+    return sorted(others, key=lambda name: listed.index(name) if name in listed else len(listed))
+
 def write_pages(folder: Path) -> None:
     "Every notebook, the text pages, and the pictures and files that pages show."
     for path in notebooks():
         notebook = json.loads((ROOT/path).read_text(encoding='utf-8'))
         page = start(notebook) if path == Path('nbs/index.ipynb') else cleaned(notebook)
-        siblings = [other.stem for other in notebooks() if other.parent == path.parent and other != path]
+        with_terms(page['cells'])
         is_front = (path.parts[0] == 'nbs' and len(path.parts) == 3
             and path.with_suffix('').as_posix() == front(path.parts[1]))
-        if is_front and siblings: page['cells'].append(markdown(toctree(siblings)))
+        others = in_order(path) if is_front else []
+        if others: page['cells'].append(markdown(toctree(others)))
         target = folder/('index.ipynb' if path == Path('nbs/index.ipynb') else path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(page), encoding='utf-8')
@@ -130,6 +134,17 @@ def write_pages(folder: Path) -> None:
     for path in [*shown, *(ROOT/'tools').rglob('*.py')]:  # pages of the bench lead to the code that they tell of
         (folder/path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, folder/path.relative_to(ROOT))
+
+def write_around(folder: Path, gallery: Path, mathjax: Path) -> None:
+    "What is not made from notebooks: settings, style, scripts, words, systems, galleries, reference, metrics."
+    (folder/'_static'/'mathjax').mkdir(parents=True)
+    for name in STATIC: shutil.copy(ROOT/'tools'/'docs'/name, folder/'_static')
+    shutil.copy(ROOT/'tools'/'docs'/'conf.py', folder)
+    shutil.copy(mathjax, folder/'_static'/'mathjax')
+    shutil.copytree(gallery/'runs', folder/'_extra'/'runs')
+    (folder/'gallery').mkdir()
+    for page in gallery.glob('*.md'): shutil.copy(page, folder/'gallery')
+    for write in write_systems, write_glossary, write_reference, write_metrics: write(folder)
 
 def signature(node: ast.AST) -> str:
     "The arguments of a function, on one line, without annotations."
@@ -171,8 +186,8 @@ def module_reference(path: Path) -> str:
             methods = [described('method', m.name, m, lines) for m in node.body if isinstance(m, ast.FunctionDef)
                 and not m.name.startswith('_') and ast.get_docstring(m)]
             entries.append(described('class', f'{module}.{node.name}', node, lines, '\n'.join(methods)))
-    source = re.search(r'File to edit: (?:\.\./)*(nbs/\S+\.ipynb)', text)
-    page = (f'From the page [{opening(Path(source[1]))}](../{source[1]}).\n\n' if source
+    source = MADE_FROM.search(text)
+    page = (f'From the page [{headings(source[1])[0][2]}](../{source[1]}).\n\n' if source
         and source[1] != 'nbs/index.ipynb' else '')
     return f'## {module}\n{page}' + '\n'.join(entries) if entries else ''
 
@@ -242,29 +257,27 @@ def broken(site: Path) -> list[str]:
                 found.append(f'{path.relative_to(site)} -> {url}: no such anchor')
     return sorted(set(found))
 
-def mathjax(folder: Path, package: str = 'mathjax@3.2.2') -> Path:
-    "tex-svg.js of MathJax, fetched once by npm into `folder`."
-    script = folder/'package'/'es5'/'tex-svg.js'
-    if not script.exists():
-        if not shutil.which('npm'):
-            raise SystemExit('the maths of the site needs MathJax, which npm brings: install npm (Debian: apt-get '
-                'install npm), then make docs again')
-        folder.mkdir(parents=True, exist_ok=True)
-        name = subprocess.run(['npm', 'pack', '--silent', package], cwd=folder, check=True, capture_output=True,
-            text=True).stdout.split()[-1]
-        shutil.unpack_archive(folder/name, folder)
-    return script
+def mathjax_of(python: Path) -> Path:
+    "tex-svg.js of MathJax, which the package sphinx-mathjax-offline brings into an environment."
+    packages = python.parent.parent.glob('lib/python*/site-packages/sphinx-mathjax-offline')
+    found = [script for one in packages if (script := one/'static'/'mathjax'/'tex-svg.js').exists()]
+    if not found:
+        raise SystemExit(f'the maths of the site needs MathJax: {python} -m pip install sphinx-mathjax-offline==0.0.2')
+    return found[0]
 
 def main() -> int:
-    source, html = SITE/'source', SITE/'html'
+    parser = ArgumentParser(description='Write the site.')
+    parser.add_argument('python', type=Path, help='of the environment with Sphinx; this one plays for the galleries')
+    python = parser.parse_args().python
+    source, html, gallery = (SITE/name for name in ('source', 'html', 'gallery'))
     for folder in source, html: shutil.rmtree(folder, ignore_errors=True)
-    (source/'_static'/'mathjax').mkdir(parents=True)
-    shutil.copy(mathjax(Path(sys.prefix)/'mathjax'), source/'_static'/'mathjax')
-    (source/'_static'/'wide.css').write_text(STYLE)
-    (source/'conf.py').write_text(SETTINGS)
-    write_pages(source), write_reference(source), write_metrics(source)
-    command = [sys.executable, '-m', 'sphinx', '--fail-on-warning', '--keep-going', '--quiet', '--jobs', '2',
-        '--builder', 'html', '--doctree-dir', str(SITE/'doctrees'), str(source), str(html)]
+    source.mkdir(parents=True)
+    playing = subprocess.Popen([sys.executable, ROOT/'tools'/'docs_gallery.py', gallery], env=environment(False))
+    write_pages(source)
+    if playing.wait(): raise SystemExit('the galleries were not made')
+    write_around(source, gallery, mathjax_of(python))
+    command = [python, '-m', 'sphinx', '--fail-on-warning', '--keep-going', '--quiet', '--jobs', '2',
+        '--builder', 'html', '--doctree-dir', SITE/'doctrees', source, html]
     built = subprocess.run(command).returncode
     problems = broken(html) if html.exists() else ['nothing was built']
     print(*problems, f'{len(list(html.rglob("*.html")))} pages: {html/"index.html"}', sep='\n')

@@ -173,7 +173,7 @@ def as_markdown(text: str) -> str:
     "Text of a cell, such that Markdown shows its very letters."
     return re.sub(r'([\\`*\[\]<>|$~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;))', r'\\\1', ' '.join(text.split()))
 
-def clipped(text: str, longest: int = 200) -> str:
+def clipped(text: str, longest: int = 110) -> str:
     "The text up to a word, where it is longer: whoever hears it has just heard the paragraph that it goes on with."
     return text if len(text) <= longest else text[:longest - 2].rsplit(' ', 1)[0] + ' …'
 

@@ -179,7 +179,7 @@ def draw(record: dict):
 def keep_picture(figure, path: Path) -> None:
     "A figure as PNG with a palette, a quarter of the size."
     from save import smaller
-    path.write_bytes(smaller(figure.to_image('png', scale=.85), patient=True))
+    path.write_bytes(smaller(figure.to_image('png', scale=.85)))
 
 def write(record: dict, folder: Path) -> None:
     "keydoor.json.xz and keydoor.png."

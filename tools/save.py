@@ -5,7 +5,7 @@ tidies.
 A notebook whose run fails keeps its old outputs. Figures are kept as PNG, so Chromium must be installed; the live
 figure comes back when its cell runs.
 Pictures are kept with a palette of their own, which takes a sixth of the space; `--pictures` does only that, of other
-PNG files too, and takes its time: six seconds a picture for another fortieth.
+PNG files too.
 """
 import json
 import math
@@ -25,9 +25,9 @@ COLORS = 128  # of the first palette; without dithering, so that lines and lette
 # shares are the edges of letters and lines
 KEPT = (.01, 3), (.0025, 6), (.002, 20), (0, 60)
 HALF = 16     # so few colors take half a byte
-GENTLE, NEAR = 12, 40  # fewer, while a pixel moves by no more (squared, mean of the picture), and only to a near color
+GENTLE, NEAR = 16, 40  # fewer, while a pixel moves by no more (squared, mean of the picture), and only to a near color
 
-def smaller(png: bytes, patient: bool = False) -> bytes:
+def smaller(png: bytes) -> bytes:
     """The picture with a palette of as few colors as look the same, where that is shorter; a second time changes
     nothing."""
     from PIL import Image
@@ -37,7 +37,7 @@ def smaller(png: bytes, patient: bool = False) -> bytes:
         picture = picture if clear else picture.convert('RGB')  # the method that knows transparency is coarser
         method = Image.Quantize.FASTOCTREE if clear else Image.Quantize.MEDIANCUT
         picture = picture.quantize(COLORS, method=method, dither=Image.Dither.NONE)
-    return min(written(*fewer_colors(picture), patient), packed(png, patient), key=len)
+    return min(written(*fewer_colors(picture)), packed(png), key=len)
 
 def seen(color: tuple) -> tuple:
     "Brightness, hue and opacity: a distance that tells a pale orange from a grey, as an eye does."
@@ -78,20 +78,19 @@ def halved(counts: dict) -> list:
         left[other] += left.pop(rare)
     return list(left)
 
-def written(picture, colors: list[tuple], patient: bool = False) -> bytes:
+def written(picture, colors: list[tuple]) -> bytes:
     "The PNG file of a picture of numbers of `colors`."
     picture.putpalette(bytes(part for color in colors for part in color), 'RGBA')
     out = BytesIO()
     picture.save(out, 'PNG', optimize=True, bits=next(bits for bits in (1, 2, 4, 8) if len(colors) <= 2**bits))
-    return packed(out.getvalue(), patient)
+    return packed(out.getvalue())
 
-def packed(png: bytes, patient: bool = False) -> bytes:
-    "The same picture in a tenth less space, or, in seconds, an eighth."
+def packed(png: bytes) -> bytes:
+    "The same picture in an eighth less space, which takes a second."
     import oxipng
-    how = dict(deflate=oxipng.Deflaters.zopfli(15)) if patient else {}
-    return oxipng.optimize_from_memory(png, level=4, strip=oxipng.StripChunks.all(), **how)
+    return oxipng.optimize_from_memory(png, level=4, strip=oxipng.StripChunks.all(), deflate=oxipng.Deflaters.zopfli(5))
 
-def shortened(text: str, patient: bool) -> str:
+def shortened(text: str) -> str:
     """The notebook with its PNG outputs as `smaller` leaves them. What a cell gives is kept as what it displays, which
     looks the same and needs no number of a run; a style sheet is kept once, since it holds for the whole page."""
     notebook, sheets = json.loads(text), set()
@@ -101,7 +100,7 @@ def shortened(text: str, patient: bool) -> str:
             del output['execution_count']
         data = output.get('data', {})
         if 'text/html' in data: data['text/html'] = without_again(''.join(data['text/html']), sheets)
-        if 'image/png' in data: data['image/png'] = b64encode(smaller(b64decode(data['image/png']), patient)).decode()
+        if 'image/png' in data: data['image/png'] = b64encode(smaller(b64decode(data['image/png']))).decode()
     return tidy(json.dumps(notebook))
 
 def without_again(html: str, sheets: set[str]) -> str:
@@ -117,10 +116,10 @@ def save(path: Path, only_tidy: bool, only_pictures: bool = False) -> str:
     if problem: return problem
     file = ROOT/path
     if path.suffix == '.png':
-        file.write_bytes(smaller(file.read_bytes(), only_pictures))
+        file.write_bytes(smaller(file.read_bytes()))
         return ''
     old = file.read_text(encoding='utf-8')
-    new = tidy(old) if only_tidy else shortened(old, only_pictures)
+    new = tidy(old) if only_tidy else shortened(old)
     if new != old: file.write_text(new, encoding='utf-8')
     return ''
 

@@ -677,8 +677,10 @@ def headline(rows:list, tests:list=(),  # rows of tests.jsonl
         changes = ' and '.join(f'from {_percent(before[0])} to {_percent(after[0])} ({way})'
             for way, before, after in bars)
         start = {way: before[0] for way, before, _ in bars}
-        free = (f" Without any training, a temperature of 0 (greedy) takes the start from "
-            f"{_percent(start['sampled'])} to {_percent(start['greedy'])}." if start.get('greedy', 0) > start.get('sampled', 1) else '')
+        free = ''
+        if start.get('greedy', 0) > start.get('sampled', 1):
+            free = (' Without any training, a temperature of 0 (greedy) takes the start from '
+                f'{_percent(start["sampled"])} to {_percent(start["greedy"])}.')
         return f"Success on {f'{tasks:,} ' if tasks else ''}held-out tasks went {changes}.{free}", bars
     success, counts = column(rows, 'success'), np.nan_to_num(column(rows, 'episodes'))
     known = np.flatnonzero(np.isfinite(success))
