@@ -38,5 +38,5 @@ def passed(lesson: int, exercise: int, folder: str = '.')->Html:
     "Keep that this exercise is solved, and show how far the course is. A folder without leave to write loses the mark."
     exercises, done = read(folder)
     try: write(exercises, done | {(lesson, exercise)}, folder)
-    except OSError as e: print(f'not kept ({e}): give the folder of the lessons leave to write')
+    except OSError as e: print(f'not kept, {e.strerror}: give the folder of the lessons leave to write')
     return progress(folder)

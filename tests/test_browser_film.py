@@ -18,11 +18,11 @@ TRAIN = ('from agentlab.env import KeyDoor\nfrom agentlab.policy import tiny_pol
     "progress=False)\nscope = turnscope(run, step=0)\nscope")
 # what is said; the keys before each of its pictures; seconds for which the last of them stays
 SCENES = (
-    ('Eight attempts at one house, a row each: what two estimators, GiGPO | GRPO, think of every turn', [[]], 4),
-    ('Along one attempt: what the agent read, and what it said', [['l', 'l']], 3),
+    ('Eight episodes at one house, a row each: what two estimators, GiGPO | GRPO, think of every turn', [[]], 4),
+    ('Along one episode: what the agent read, and what it said', [['l', 'l']], 3),
     ('Same letter, same place: there GiGPO compares what was done next', [['s']], 3),
     ('Inside a turn: each token, and how open the choice was', [['Enter'], ['ArrowRight']], 3),
-    ('Along the run: ten updates later, and twenty', [['Escape', *'.'*10], ['.']*10], 3.5))
+    ('Along the run: ten updates later', [['Escape', *'.'*10]], 3.5))
 CAPTION = '''([ts, text, high]) => {
     const bar = document.querySelector('#film') ?? document.body.appendChild(document.createElement('div'))
     const box = ts.getBoundingClientRect()
