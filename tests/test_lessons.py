@@ -103,6 +103,26 @@ def test_what_a_student_wrote_is_kept(tmp_path):
     course.write(tmp_path, again=True)
     assert '= 7 #' not in mine.read_text(encoding='utf-8')
 
+@pytest.mark.parametrize('pages, said', [
+    ({1: 'A **turn** is one exchange. Turns end.'}, ''), ({1: 'A turn is one exchange. **Turns** end.'}, 'not bold'),
+    ({1: 'Here.', 2: 'A **turn** ends.'}, 'in lesson 2'), ({1: 'What returns is no term.'}, 'no lesson uses it')])
+def test_a_term_is_explained_where_it_is_first_used(pages, said):
+    found = course.unexplained(pages, [dict(term='turn', also='', lesson='1', meaning='')])
+    assert len(found) == bool(said) and all(said in line for line in found)
+
+def test_what_is_no_prose_uses_no_term():
+    head = ('# Lesson 1: turns\n> A turn.\n\n| | |\n|---|---|\n| **Goal** | a turn |\n\n'
+        '| part | you see |\n|---|---|\n| 1 | turn |')
+    cells = [cell(f'{head}\n\n{course.map_of(1)}', 'markdown'), cell('turn = 1'),
+        cell('`turn`, $turn$, [a turn](x.ipynb)\n## A turn\nSeen.\n## References\n* A turn', 'markdown')]
+    assert 'turn' not in course.prose(cells) and 'Seen.' in course.prose(cells)
+
+def test_the_map_names_every_lesson_and_stands_in_each():
+    parts = [n for first, last in course.PARTS.values() for n in range(first, last + 1)]
+    assert parts == [int(path.name[:2]) for path in lessons()]
+    text = course.map_of(4)
+    assert text.count('.ipynb)') == len(parts) - 1 and '**4 what a turn is worth**' in text
+
 @pytest.fixture
 def first_cell(monkeypatch, tmp_path, capsys):
     "A function that runs the first cell in a folder of these files: what it asked pip for, and what it said."

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from conftest import missing_for_browser, no_gpu, no_model
-from notebooks import Nursery, lessons, notebooks, reads, run
+from notebooks import ROOT, Nursery, lessons, notebooks, reads, run
 
 LONG = {  # pages that compute for more than twelve seconds where CI runs: the longer part has them
     '00_groups', '01_episodes', '02_settings', 'bench/00_training_step', 'bench/04_learning', 'bench/13_sweep',
@@ -158,3 +158,9 @@ def test_tables_of_pandas_are_kept_in_markdown():
     output = dict(metadata={}, data={'text/html': table.to_html(notebook=True), 'text/plain': 'a table'})
     shorten(output, '')
     assert output['data'] == {'text/markdown': lines}
+
+@pytest.mark.parametrize('path', sorted((ROOT/'assets'/'results').glob('*.png')), ids=lambda path: path.name)
+def test_recorded_pictures_have_no_ground(path):
+    "They stand on light and on dark pages."
+    image = pytest.importorskip('PIL.Image', reason='pillow is not installed')
+    assert image.open(path).convert('RGBA').getextrema()[3][0] == 0

@@ -260,6 +260,10 @@ def lessons_have_one_form() -> list[str]:
     references."""
     return [f'{path}: {fault}' for path in lessons() for fault in course.faults(path)]
 
+def terms_are_explained_first() -> list[str]:
+    "Every term of assets/glossary.csv stands first in the lesson that it names, in bold letters."
+    return course.terms_used_early()
+
 def atlas_is_derived() -> list[str]:
     "The states of assets/papers.csv are the derived ones, and what its rows name is there."
     return atlas.faults()
@@ -277,7 +281,8 @@ def tree_is_small() -> list[str]:
 CHECKS = [export_is_current, defaults_are_current, readme_is_current, notebooks_are_tidy, notebooks_are_valid,
     cell_ids_are_unique, outputs_are_small, outputs_are_reproducible, no_registry_host, ruff_finds_nothing,
     imports_are_in_order, functions_are_short, lines_are_narrow, methods_stand_in_their_class, no_web_in_strings,
-    links_lead_somewhere, lessons_have_one_form, atlas_is_derived, replication_is_derived, tree_is_small]
+    links_lead_somewhere, lessons_have_one_form, terms_are_explained_first, atlas_is_derived,
+    replication_is_derived, tree_is_small]
 
 def main() -> int:
     failed = 0
