@@ -25,7 +25,7 @@ COLORS = 128  # of the first palette; without dithering, so that lines and lette
 # shares are the edges of letters and lines
 KEPT = (.01, 3), (.0025, 6), (.002, 20), (0, 60)
 HALF = 16     # so few colors take half a byte
-GENTLE, NEAR = 16, 40  # fewer, while a pixel moves by no more (squared, mean of the picture), and only to a near color
+GENTLE, NEAR = 12, 40  # fewer, while a pixel moves by no more (squared, mean of the picture), and only to a near color
 
 def smaller(png: bytes) -> bytes:
     """The picture with a palette of as few colors as look the same, where that is shorter; a second time changes

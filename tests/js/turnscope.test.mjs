@@ -22,13 +22,13 @@ test('strip: points become a path', () => {
 test('grid: a cell in words', () => {
   // turn, column, advantage, share, pinned, share, difference, share, tokens, height, entropy, border, reward, state, flags
   const cell = [7, 0, '+0.5', 50, '', 0, '', 0, 1, 40, '0.71', 30, '', '', '', -1];
-  const line = {name: 'rollout 2'};
-  assert.equal(described(cell, 3, line, ['grpo', '']), 'rollout 2, turn 3, advantage +0.5, 1 token, mean entropy 0.71');
+  const line = {name: 'episode 2'};
+  assert.equal(described(cell, 3, line, ['grpo', '']), 'episode 2, turn 3, advantage +0.5, 1 token, mean entropy 0.71');
   const full = [7, 0, '', 0, '-1', -9, '+1.5', 9, null, 40, '', 0, '+1', 'b', 'rb', 3];
   assert.equal(
     described(full, 0, line, ['grpo', 'gigpo']),
-    'rollout 2, turn 0, advantage none, gigpo -1, difference +1.5, tokens not recorded, entropy not recorded, ' +
-      'reward +1, state b, refused by the environment, copied from another rollout'
+    'episode 2, turn 0, advantage none, gigpo -1, difference +1.5, tokens not recorded, entropy not recorded, ' +
+      'reward +1, state b, refused by the environment, copied from another episode'
   );
 });
 
