@@ -431,7 +431,8 @@ def play(env: str = _HOME['env'],  # environment: a known name, or package.modul
     format: str = 'plain',  # how the policy acts: plain, thinking or calls
     isolate: store_true = False,  # the environment in a process of its own, which may hang or die
     # seconds that a call of an isolated environment may take (10); given, the environment is isolated
-    limit: float = 0.,):
+    limit: float = 0.,
+):
     "Watch one episode in the terminal as it is played, with the probability and the entropy of what the agent says."
     import math
     from agentlab.rollout import play as rollout

@@ -469,7 +469,7 @@ def _tables_of_episodes(episodes: list[Episode])->tuple[Table, Table, Table, Tab
                     f'parts; give one code of PART_CODES per sampled id, or None')
             if t.top_ids and not len(t.ids) == len(t.top_ids) == len(t.top_logps):
                 raise ValueError(f'turn {t.t} of an episode of group {e.group} has {len(t.ids)} ids, {len(t.top_ids)} '
-                    f'top_ids and {len(t.top_logps)} top_logps; give one list of each per sampled ' f'id, or none')
+                    f'top_ids and {len(t.top_logps)} top_logps; give one list of each per sampled id, or none')
     columns = {c: [getattr(e, c) for e in episodes] for c in EPISODE_COLUMNS}
     kinds = {c: type(default) for c, default in EPISODE_COLUMNS.items()}
     table = Table(**{c: _labelled(v, labels.setdefault(c, {})) if c in LABELLED

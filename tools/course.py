@@ -14,11 +14,12 @@ import re
 import sys
 from argparse import ArgumentParser
 from copy import deepcopy
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
 import agentlab.course
-from notebooks import CLOSED, ROOT, lessons, tidy
+from notebooks import CLOSED, ROOT, cells_of, lessons, tidy
 
 MARKS = 'exercise', 'solution', 'check'
 FOLDED = re.compile(r'<details><summary>Solution.*?</details>', re.DOTALL)
@@ -144,7 +145,7 @@ def unfolded(cell: dict) -> bool:
 
 def faults(path: Path) -> list[str]:
     "What this lesson lacks of the form that all lessons have."
-    cells = json.loads((ROOT/path).read_text(encoding='utf-8'))['cells']
+    cells = cells_of(path)
     text, number = '\n'.join(source(cell) for cell in cells if cell['cell_type'] == 'markdown'), int(path.name[:2])
     if len(cells) < 2: return ['there is no lesson here']
     found = ([] if source(cells[0]).startswith(f'# Lesson {number}: ')
@@ -166,9 +167,10 @@ PARTS = {'Begin': (1, 3), 'Credit and loss': (4, 8), 'Stay healthy': (9, 11), 'L
     'Several players': (14, 16), 'Your own': (17, 18)}  # first and last lesson
 MAP = re.compile(r'\n*<details><summary>Map of the course.*?</details>\n*', re.DOTALL)
 
+@cache
 def short_title(path: Path) -> str:
     "Title of a lesson up to its first comma or colon."
-    head = source(json.loads((ROOT/path).read_text(encoding='utf-8'))['cells'][0]).splitlines()[0]
+    head = source(cells_of(path)[0]).splitlines()[0]
     return re.split(r'[,:]', head.partition(': ')[2])[0]
 
 def map_of(number: int) -> str:
@@ -192,8 +194,8 @@ def write_maps() -> None:
 
 GLOSSARY = ROOT/'assets'/'glossary.csv'
 # what is no prose: code, formulas, tags, headings, and the words of a link, which lead to where they are explained
-NO_PROSE = re.compile(r'```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|<[^>]*>|^#.*?$|\[[^]]*\]\([^)]*\)', re.S | re.M)
-
+NO_PROSE = re.compile(r'```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|</?[a-z][^>]*>|^#.*?$|\[[^]]*\]\([^)]*\)', re.S | re.M)
+# what a lesson says of itself before it begins: the lead, the table of aims, the table of parts
 PROMISES = re.compile(r'^(?:> .*|\| \*\*(?:Goal|Time|You need)\*\* .*|\| part .*\n(?:\|.*\n?)*)$', re.MULTILINE)
 
 def glossary() -> list[dict]:
@@ -229,9 +231,7 @@ def unexplained(pages: dict[int, str], terms: list[dict]) -> list[str]:
 
 def terms_used_early() -> list[str]:
     "`unexplained` of the course as it is."
-    pages = {int(path.name[:2]): prose(json.loads((ROOT/path).read_text(encoding='utf-8'))['cells'])
-        for path in lessons()}
-    return unexplained(pages, glossary())
+    return unexplained({int(path.name[:2]): prose(cells_of(path)) for path in lessons()}, glossary())
 
 def digest(text: str) -> str: return blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -240,17 +240,17 @@ def write(folder: Path, again: bool = False) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     record = folder/MADE
     made = json.loads(record.read_text()) if record.exists() else {}
-    said = []
+    said, exercises = [], {}
     for path in lessons():
-        text, target = tidy(json.dumps(student(json.loads((ROOT/path).read_text(encoding='utf-8'))))), folder/path.name
+        notebook = json.loads((ROOT/path).read_text(encoding='utf-8'))
+        exercises[number_of(notebook)] = sum(mark(cell) == 'exercise' for cell in notebook['cells'])
+        text, target = tidy(json.dumps(student(notebook))), folder/path.name
         kept = target.exists() and not again and digest(target.read_text(encoding='utf-8')) != made.get(path.name)
         if not kept:
             target.write_text(text, encoding='utf-8')
             made[path.name] = digest(text)
         said.append(f'kept, as it was worked in: {target} (--again writes it anew)' if kept else f'written: {target}')
     record.write_text(json.dumps(made, indent=1))
-    exercises = {int(path.name[:2]): text.count('"#| exercise') for path in lessons()
-        for text in [(ROOT/path).read_text(encoding='utf-8')]}
     agentlab.course.write(exercises, agentlab.course.read(folder)[1], folder)
     return said
 

@@ -2,7 +2,6 @@
 that a dark page can show."""
 import ast
 import csv
-import json
 import re
 from collections import Counter
 from functools import cache
@@ -11,13 +10,12 @@ from io import BytesIO
 from pathlib import Path
 
 from course import NO_PROSE, forms, glossary
-from notebooks import ROOT, as_markdown, lessons, notebooks
+from notebooks import ROOT, as_markdown, cells_of, lessons, notebooks
 
 @cache
 def cells(page: str) -> list[tuple[str, str]]:
     "(kind, source) of the cells of a notebook."
-    read = json.loads((ROOT/page).read_text(encoding='utf-8'))['cells']
-    return [(cell['cell_type'], ''.join(cell['source'])) for cell in read]
+    return [(cell['cell_type'], ''.join(cell['source'])) for cell in cells_of(page)]
 
 FENCE = re.compile(r'^```.*?^```|^\$\$.*?^\$\$', re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r'^(#{1,4}) +(.+?)\s*$', re.MULTILINE)

@@ -40,6 +40,10 @@ def lessons() -> list[Path]:
     "The lessons of the course."
     return [path for path in notebooks() if path.parts[0] == 'tutorials']
 
+def cells_of(path: Path|str) -> list[dict]:
+    "The cells of a notebook."
+    return json.loads((ROOT/path).read_text(encoding='utf-8'))['cells']
+
 def reads(path: Path) -> bool:
     "Whether some cells of the notebook need the pretrained model."
     return '"#| lm' in (ROOT/path).read_text(encoding='utf-8')

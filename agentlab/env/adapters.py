@@ -81,7 +81,7 @@ class Borrowed(Guided, TextEnv):
         try: return copy.deepcopy(self)
         except Exception as error:
             raise NotImplementedError(f'{self.name}: what is inside cannot be copied ({type(error).__name__}: '
-                f'{error}); for parallel games give play a function that makes the ' f'environment') from error
+                f'{error}); for parallel games give play a function that makes the environment') from error
 
 colour = re.compile(r'\x1b\[[0-9;]*m(.*?)\x1b\[0m', re.DOTALL)
 

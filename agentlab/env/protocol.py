@@ -246,7 +246,8 @@ def data_of(name:str)->dict:  # of the file, without .json
     "What a world keeps in agentlab/env/data."
     return packaged_json(f'env/data/{name}.json')
 
-EXTRAS = dict(split      = "an argument `split='train'` of its constructor: whose worlds are drawn; see `check_split`",
+EXTRAS = dict(
+    split      = "an argument `split='train'` of its constructor: whose worlds are drawn; see `check_split`",
     tasks      = "a method tasks(split, n): n different tasks, none of which is trained on; see `distinct`",
     vocabulary = "a method vocabulary(): every word that it says or understands; a tokenizer is made of them")
 registered: dict[str, type] = {}  # name -> class; filled as the pages of environments are imported

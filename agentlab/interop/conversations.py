@@ -174,7 +174,8 @@ class Conversations:
         asked.finish = 'tool_calls' if calls else said.finish
         if said.finish == 'length': columns['cut'] = 1.
         asked.message = dict(role='assistant', content=content if content or not calls else None)
-        if calls: asked.message['tool_calls'] = [dict(id=f'call_{asked.number}_{k}', type='function',
+        if calls: asked.message['tool_calls'] = [
+            dict(id=f'call_{asked.number}_{k}', type='function',
                  function=dict(name=name, arguments=json.dumps(given, ensure_ascii=False)))
             for k, (name, given) in enumerate(calls)]
         asked.turn = replace(asked.turn, text=text, ids=said.ids, logps=said.logprobs, entropies=said.entropies,

@@ -67,7 +67,7 @@ class corrected:
         named = lambda x: f'{x.__module__}:{x.__qualname__}' if hasattr(x, '__qualname__') else repr(x)
         told = ''.join(f', {k}={named(v) if callable(v) else repr(v)}' for k, v in keywords.items())
         self.__name__, self.__qualname__ = (f'corrected_{getattr(objective, "__name__", "objective")}',
-            f'corrected({named(objective)}, {named(weights)}, ' f'normalize={normalize}{told})')
+            f'corrected({named(objective)}, {named(weights)}, normalize={normalize}{told})')
         if normalize or keywords.get('unit') is each_episode or hasattr(objective, 'plan'): self.plan = self._plan
     def __call__(self, logp:Tensor, batch:Batch, advantage:Tensor, entropy:Tensor=None, **objective_args)->Tensor:
         "The objective's loss of each action token, times its weight."

@@ -484,7 +484,7 @@ def without_code(name):
     except ValueError as e:
         if 'trust_remote_code' not in str(e): raise
         raise ValueError(f'{name} needs Python code that came with it, and agentlab runs none: it would run with all '
-            f'your rights. ' 'Give a model that transformers knows, or convert it where you trust it.') from None
+            f'your rights. Give a model that transformers knows, or convert it where you trust it.') from None
 
 @contextmanager
 def fetching(name):
@@ -501,7 +501,7 @@ def check_vocabulary(tokenizer, tokens: int, name=''):
     "Refuse a tokenizer that knows ids for which the model has no embedding."
     if len(tokenizer) > tokens:
         raise ValueError(f'the tokenizer of {name} has {len(tokenizer)} ids and its model embeds {tokens}. They do not '
-            f'belong together: give the tokenizer that the model was trained with, or resize the ' f'embedding first.')
+            f'belong together: give the tokenizer that the model was trained with, or resize the embedding first.')
 
 def described(found: str, revision: str|None = None,  # of `find_model`; of a model on the hub
 )->tuple:  # its config, its tokenizer

@@ -294,7 +294,7 @@ class Calls(Plain):
         style = self.style or (style_of(chat) if native else hermes)
         if style is None:
             raise ValueError('the chat template writes a tool call in a form that no style reads. Give '
-                'Calls(style=...), or Calls(native=False) to have plain tags described in the ' 'system message.')
+                'Calls(style=...), or Calls(native=False) to have plain tags described in the system message.')
         return replace(self, tools=tools, native=native, style=style, thinks=thinks)
     def render(self, tools, guide):
         begin, end = self.brackets

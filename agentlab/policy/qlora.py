@@ -133,7 +133,7 @@ def read_adapter(folder: Path)->dict:
     "What agentlab.json says. Raises FileNotFoundError or ValueError where this is no adapter that can be put back."
     if not (folder/'agentlab.json').exists():
         raise FileNotFoundError(f'{folder} holds an adapter but no agentlab.json, so nothing says how its base was '
-            f'quantised. Merge it with peft into its unquantised base (merge_and_unload) and give ' f'that folder.')
+            f'quantised. Merge it with peft into its unquantised base (merge_and_unload) and give that folder.')
     facts = json.loads((folder/'agentlab.json').read_text())
     if facts['schema_version'] > 1:
         raise ValueError(f"{folder}/agentlab.json has schema_version {facts['schema_version']}, this agentlab reads 1. "

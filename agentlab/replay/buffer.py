@@ -88,7 +88,7 @@ def alike(batch:Batch, like:Batch,  # the batch they shall be joined with
     "Drops columns that `like` lacks; missing: NaN, -1 (whole numbers), False. `tokens.old_logp` is never made up."
     if 'old_logp' in like.tokens and 'old_logp' not in batch.tokens:
         raise ValueError("these episodes have no column tokens.old_logp, so their ratio is unknown. Add episodes "
-            "to the buffer after the trainer has set it, or set it yourself: " "batch.with_action(old_logp=...).")
+            "to the buffer after the trainer has set it, or set it yourself: batch.with_action(old_logp=...).")
     batch = batch.to(like.episodes.group.device)
     return batch.replace(**{name: _fit(getattr(batch, name), vars(getattr(like, name))) for name in TABLES})
 

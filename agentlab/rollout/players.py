@@ -33,7 +33,7 @@ def cast(players,  # None, {seat: player}, or a list with one such dictionary pe
                     f'generator) -> text')
             if vocabulary and hasattr(player, 'tokenizer') and len(player.tokenizer) != vocabulary:
                 raise ValueError(f'the player of seat {seat!r} has {len(player.tokenizer)} tokens and the policy '
-                    f'{vocabulary}: it was made for another vocabulary. Take a player with the same ' f'tokenizer.')
+                    f'{vocabulary}: it was made for another vocabulary. Take a player with the same tokenizer.')
     return each
 
 def play_players(

@@ -199,7 +199,7 @@ def begun(known: Tournament|None, facts: dict)->Tournament:
     other = [name for name in facts if known.facts.get(name) != facts[name]]
     if other:
         raise ValueError(f'the known table has {other[0]}={known.facts.get(other[0])!r}, this tournament '
-            f'{facts[other[0]]!r}: their games are not of one kind. Ask for the same, or begin a ' f'new table.')
+            f'{facts[other[0]]!r}: their games are not of one kind. Ask for the same, or begin a new table.')
     return known
 
 def tournament(players: dict,  # name -> policy, snapshot, path of a snapshot, or function (env, generator) -> text

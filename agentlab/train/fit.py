@@ -132,7 +132,7 @@ def read_config(model,  # a folder with a config.json, a name, a dictionary with
     except (OSError, ValueError) as error:
         raise FileNotFoundError(f'model={str(model)!r}: neither a folder with a config.json nor one of the names known '
             f'here ({", ".join(KNOWN)}), and the hub gave no config for it. '
-            'Check the name and the network, or download config.json alone and give ' 'its folder.') from error
+            'Check the name and the network, or download config.json alone and give its folder.') from error
 
 def blank(config,  # see `read_config`
     dtype: torch.dtype = torch.bfloat16):  # the transformers model on the meta device

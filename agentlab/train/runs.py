@@ -54,7 +54,7 @@ class Run:
         "Raise FileNotFoundError where somebody has removed the folder of a run that goes on."
         if not (self.folder / 'run.json').exists():
             raise FileNotFoundError(f'{self.folder}/run.json is gone: somebody removed or moved the run folder while '
-                f'it was written to. Nothing more is written there; what was not moved ' f'elsewhere is lost')
+                f'it was written to. Nothing more is written there; what was not moved elsewhere is lost')
     def ask_stop(self):
         "Ask the trainer of this folder to end after this update. It removes the request when ended, or an older one."
         (self.folder / 'stop').touch()

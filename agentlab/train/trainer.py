@@ -337,7 +337,8 @@ def backward(training: Training, batch: Batch, advantage: Tensor, rows: Tensor)-
 metric('loss', 'the objective that was minimised', 'mean over the minibatches of the step', '-')
 metric('kl', 'how far this step moved the policy',
     'k3 estimate between the policy that sampled and the one at each minibatch of the step, mean over tokens',
-    'nats a token', Panel('policy movement (KL)', 'How far one update moved the policy, at the middle token and at the '
+    'nats a token',
+    Panel('policy movement (KL)', 'How far one update moved the policy, at the middle token and at the '
           f'farthest, on a log axis. It should shrink as the agent settles. {SPIKE}', None, 'nats, log axis',
           place=7, log=True, spread=True, optional=False))
 metric('kl_median', 'the same at the middle token: half of the tokens moved less',

@@ -335,13 +335,19 @@ class _Numbers(Computed):
         self.draw()
     def _parting(self)->float:
         "The least pretended move at which the pair does not do the same to every token; 0 where there is none."
-        base, (advantage, _) = present(self.batch(self.step), self.current), _credited(self, self.batch(self.step))
+        base, advantage, _ = self._base()
         pair = {name: bounded(self.offered[name], self.arguments) for name in self.pair}
         for move in (0., .05, .1, .2, .3, .5, .8):
-            now = Present(base.batch, base.logp + move*advantage.double().nan_to_num(), base.entropy)
-            kinds = [effect.kind for effect in effects(pair, now, advantage, self.reference).values()]
-            if kinds[0] != kinds[-1]: return move
+            found = effects(pair, _moved(base, advantage, move), advantage, self.reference).values()
+            if len({tuple(effect.kind) for effect in found}) > 1: return move
         return 0.
+    def _base(self)->tuple:
+        "Log-probabilities before any pretended move, the advantage, and a note on it; once for each update."
+        key = self.step, id(self.current)
+        if self._based is None or self._based[0] != key:
+            batch = self.batch(self.step)
+            self._based = key, present(batch, self.current), *_credited(self, batch)
+        return self._based[1:]
     def batch(self, step:int):
         "The episodes of an update; the last four that were asked for stay in memory."
         if step not in self._batches:
@@ -351,12 +357,8 @@ class _Numbers(Computed):
     def turns(self)->list: return sorted(set(self.batch(self.step).turns.t.tolist()))
     def _compute(self):
         "Everything that depends on update, bounds and the pretended move."
-        if self._based is None or self._based[0] != (self.step, id(self.current)):
-            batch = self.batch(self.step)
-            self._based = (self.step, id(self.current)), present(batch, self.current), *_credited(self, batch)
-        _, base, advantage, note = self._based
-        now = Present(base.batch, base.logp + self.move*advantage.double().nan_to_num() if self.move else base.logp,
-            base.entropy)
+        base, advantage, note = self._base()
+        now = _moved(base, advantage, self.move)
         self.notes = [*filter(None, [note, *base.notes])]
         if self.move:
             self.notes.append(f'pretended: every log-probability has moved by {self.move:g} times its advantage')
@@ -372,6 +374,10 @@ class _Numbers(Computed):
         heights = [top*k/8 for k in range(-8, 9) if k]
         self.regions = {name: region(self.chosen[name], heights, (1/span, span), float(old.nanmedian()) if len(old)
             else -1., now.batch) for name in dict.fromkeys(self.pair)}
+
+def _moved(base, advantage, move:float)->Present:
+    "The log-probabilities, each moved by so much times its advantage."
+    return Present(base.batch, base.logp + move*advantage.double().nan_to_num() if move else base.logp, base.entropy)
 
 def _check_lab(lab):
     "Refuse names and updates that are not there."

@@ -248,7 +248,8 @@ def _is_verl(look)->bool:
     whole = any(all(isinstance(row.get(name), str) for name in ('input', 'output')) for row in look.rows)
     return whole or bool(re.match(rb'\s*\{\s*"input"', look.head))
 
-FORMATS = (Format('trl', 'the completions of TRL: Parquet with step, prompt, completion; log_completions=True',
+FORMATS = (
+    Format('trl', 'the completions of TRL: Parquet with step, prompt, completion; log_completions=True',
            lambda look: {'step', 'prompt', 'completion'} <= look.names, _read_trl,
            dict(prompt='prompt', text='completion'), _rows_of_parquet, columns_pay=True),
     Format('verl', 'the rollouts of verl: lines of JSON with input and output', _is_verl, _read_verl,

@@ -84,4 +84,4 @@ def _cells(batch, x, words):
         z[e][t], text[e][t] = (None if v != v else round(v, 3)), (f'{v:.2f}' if words is None else words[i])
     return go.Heatmap(z=z, text=text, texttemplate='%{text}',
         textfont=dict(size=10, color='#222'), coloraxis='coloraxis', xgap=1, ygap=1,
-        hovertemplate='attempt %{y}, turn %{x}: %{z}<extra></extra>')
+        hovertemplate='episode %{y}, turn %{x}: %{z}<extra></extra>')

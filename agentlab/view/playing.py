@@ -449,7 +449,7 @@ class Play(Shown, Pictured):
         rest = [f'{len(self.offered) - MOST} more legal texts: type them.'] if len(self.offered) > MOST else []
         if odds:
             rest.append(f'Something else: {percent(max(0., 1 - sum(c.p for c in odds)))}. Each number is the product '
-                f'over the tokens of the text and the end of the turn, at temperature ' f'{self.temperature or 1:g}.')
+                f'over the tokens of the text and the end of the turn, at temperature {self.temperature or 1:g}.')
         player = None if self.over else self.players.get(self.seat)
         mine = self.mine[0] if len(self.mine) == 1 else ALL if self.mine else NONE
         # for those who listen
