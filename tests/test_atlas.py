@@ -69,6 +69,19 @@ def test_functions_import():
         module, _, function = name.rpartition('.')
         assert callable(getattr(import_module(f'agentlab.{module}'), function)), name
 
+def test_the_mechanisms_are_opened_and_packed_again(tmp_path, monkeypatch):
+    (tmp_path/'assets').mkdir()
+    shutil.copy(atlas.ROOT/atlas.MECHANISMS, tmp_path/'assets')
+    lines = atlas.table(atlas.MECHANISMS)
+    monkeypatch.setattr(atlas, 'ROOT', tmp_path)
+    monkeypatch.setattr(sys, 'argv', ['atlas.py', '--open'])
+    assert atlas.main() == 0 and atlas.edited().read_text().startswith('key,mechanism,functions,tests,lacks')
+    with open(atlas.edited(), 'a') as file: file.write('hgpo,one more,,,all of it\n')
+    atlas.pack()
+    assert not atlas.edited().exists()
+    added = dict(key='hgpo', mechanism='one more', functions='', tests='', lacks='all of it')
+    assert atlas.table(atlas.MECHANISMS) == [*lines, added]
+
 def test_the_front_page_counts_the_states():
     papers = atlas.table(atlas.PAPERS)
     assert atlas.told(papers).replace('(papers.ipynb)', '(nbs/papers.ipynb)') in (atlas.ROOT/'README.md').read_text()
@@ -78,7 +91,7 @@ def test_the_front_page_counts_the_states():
 def test_the_tool_writes_what_it_derives(tmp_path, monkeypatch):
     "A state that somebody typed is refused, then put right."
     (tmp_path/'assets').mkdir()
-    for name in (atlas.PAPERS, atlas.MECHANISMS): (tmp_path/name).write_text((atlas.ROOT/name).read_text())
+    for name in (atlas.PAPERS, atlas.MECHANISMS): shutil.copy(atlas.ROOT/name, tmp_path/name)
     for name in ('agentlab', 'tests', 'assets/results'): (tmp_path/name).symlink_to(atlas.ROOT/name)
     shutil.copytree(atlas.ROOT/'nbs', tmp_path/'nbs', ignore=shutil.ignore_patterns('.*'))
     monkeypatch.setattr(atlas, 'ROOT', tmp_path)

@@ -1,6 +1,6 @@
 """Mechanisms that define a system, switched off: context, batch, reward or advantage is another one.
 
-assets/mechanisms.csv names these tests beside those that stand elsewhere: tools/atlas.py.
+assets/mechanisms.csv.xz names these tests beside those that stand elsewhere: tools/atlas.py.
 """
 from functools import partial
 

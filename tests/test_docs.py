@@ -15,6 +15,7 @@ import docs
 import docs_pages
 from lab import browser  # noqa: F401
 from notebooks import ROOT, notebooks
+from save import smaller
 
 TAG = re.compile(r'<abbr class="term" tabindex="0" title="([^"]*)">([^<]*)</abbr>')
 
@@ -22,12 +23,13 @@ def cell(source, outputs=()):
     return dict(cell_type='code', id='a', metadata={}, execution_count=3, source=source, outputs=list(outputs))
 
 def test_a_page_has_what_a_reader_needs():
-    figure = dict(output_type='display_data', metadata={'image/png': dict(alt='two curves')},
-        data={'image/png': base64.b64encode(picture()).decode(), 'application/vnd.plotly.v1+json': {}})
+    figure, photograph = (dict(output_type='display_data', metadata={'image/png': dict(alt='two curves')},
+        data={'image/png': base64.b64encode(picture(ground)).decode(), 'application/vnd.plotly.v1+json': {}})
+        for ground in ('#ffffff00', '#ffffff'))
     table = dict(output_type='execute_result', metadata={},
         data={'text/html': '<a href="credit/index.ipynb">x</a> <a href="https://a.b/c.ipynb">y</a>'})
     page = docs.cleaned(dict(cells=[cell('#| hide\nsecret = 1'), cell('#| export\nf = 1', [figure]),
-        cell('#| solution\nanswer = 2'), cell('#| echo: false\nshow()', [table]), cell('photo(page)', [figure]),
+        cell('#| solution\nanswer = 2'), cell('#| echo: false\nshow()', [table]), cell('photo(page)', [photograph]),
         dict(cell_type='markdown', id='b', metadata={}, source='[below](#Some-Heading), [there](x.ipynb), '
         '[deep](y.ipynb#2.-What-Came:-of-it?)')]))
     text = str(page)
@@ -103,24 +105,12 @@ def test_every_term_is_in_the_glossary(tmp_path):
     assert all(f'`{term["term"]} <' in text for term in docs_pages.glossary())
     assert '](tutorials/01_your_first_agent.ipynb#' in text
 
-def picture(fields=(), palette=True) -> bytes:
-    "A figure on white with navy letters and a blue line, and fields of some colours."
-    from PIL import Image, ImageDraw
-    image, out = Image.new('RGB', (100, 100), 'white'), io.BytesIO()
-    draw = ImageDraw.Draw(image)
-    for place, colour in enumerate(fields): draw.rectangle((10*place, 10, 10*place + 9, 99), fill=colour)
-    for begin, colour in (0, '#0072b2'), (70, '#2a3f5f'): draw.line((begin, 5, begin + 29, 5), fill=colour)
-    (image.quantize(16) if palette else image).save(out, 'PNG')
-    return out.getvalue()
-
-def test_old_figures_become_see_through():
+def picture(ground) -> bytes:
+    "A figure of few colours, as tools/save.py keeps it."
     from PIL import Image
-    made, through = docs_pages.clear(picture())
-    pixel = Image.open(io.BytesIO(made)).convert('RGBA').getpixel
-    assert through and pixel((50, 50))[3] == 0 and docs_pages.clear(made) == (made, True)
-    assert pixel((20, 5)) == (0, 114, 178, 255) and pixel((80, 5)) == (*docs_pages.INK, 255)
-    heat, bars = picture(['#f4a582', '#92c5de', '#4393c3']*3), picture(['#dddddd']*3)
-    for kept in heat, bars, picture(palette=False): assert docs_pages.clear(kept) == (kept, False)
+    out = io.BytesIO()
+    Image.new('RGBA', (100, 100), ground).save(out, 'PNG')
+    return smaller(out.getvalue())
 
 def test_every_world_is_in_the_gallery():
     import docs_gallery

@@ -125,11 +125,22 @@ def test_pictures_get_smaller_and_stay_what_they_are():
         if not clear:
             greys = zip(again.convert('L').tobytes(), picture.convert('L').tobytes())
             assert max(abs(a - b) for a, b in greys) <= 18  # of 256, in a picture of nothing but shades
+    both = image.new('RGBA', (300, 200), (0, 0, 0, 0))  # a white field stays white beside a ground that is none
+    both.paste((255, 255, 255, 255), (0, 0, 90, 90))
+    both.paste((0, 114, 178, 128), (0, 100, 300, 110))  # and a pale color keeps its opacity
+    whole = BytesIO()
+    both.save(whole, 'PNG')
+    again = image.open(BytesIO(smaller(whole.getvalue()))).convert('RGBA')
+    assert [again.getpixel(at) for at in ((5, 5), (200, 5), (5, 105))] == [(255,)*4, (0,)*4, (0, 114, 178, 128)]
     lines = image.new('RGB', (300, 200), 'white')  # a pale orange stays apart from a grey, though both are rare
     for x, color in enumerate([(240, 170, 90), (200, 180, 160), (236, 240, 248)]): lines.putpixel((x, 0), color)
     again, kept = fewer_colors(lines.quantize(8))
     assert kept == [(255, 255, 255, 255), (200, 180, 160, 255), (240, 170, 90, 255)]
     assert [again.getpixel((x, 0)) for x in range(4)] == [2, 1, 0, 0]
+
+def test_spaces_beside_the_lines_of_a_table_are_left_out():
+    from notebooks import tight
+    assert tight('| a | b \\| c |\n|--- | :-- |\n\n x | y \n') == '|a|b \\| c|\n|---|:--|\n\n x | y \n'
 
 def test_tables_of_pandas_take_a_line_a_row():
     pd = pytest.importorskip('pandas')
@@ -157,7 +168,7 @@ def test_tables_of_pandas_are_kept_in_markdown():
         assert markdown_table(html) is None
     output = dict(metadata={}, data={'text/html': table.to_html(notebook=True), 'text/plain': 'a table'})
     shorten(output, '')
-    assert output['data'] == {'text/markdown': lines}
+    assert output['data'] == {'text/markdown': ''.join(lines)}
 
 @pytest.mark.parametrize('path', sorted((ROOT/'assets'/'results').glob('*.png')), ids=lambda path: path.name)
 def test_recorded_pictures_have_no_ground(path):

@@ -1,5 +1,6 @@
 "The replication table: its verdicts follow from intervals and margins, and it is the one that the records give."
 import csv
+import lzma
 import random
 import subprocess
 import sys
@@ -15,7 +16,7 @@ ENDS = dict(mean=.1, low=.02, high=.18)
 
 @pytest.fixture(scope='module')
 def rows():
-    with open(ROOT/replication.TABLE, encoding='utf-8', newline='') as file: return list(csv.DictReader(file))
+    return list(csv.DictReader(replication.packed(ROOT/replication.TABLE).splitlines()))
 
 @pytest.mark.parametrize('low, high, margin, word', [
     (.02, .18, .05, HOLDS),    # above zero, however little
@@ -63,9 +64,10 @@ def test_the_table_is_the_one_that_the_records_give(rows):
         assert row['verdict'] == said(ends, int(row['seeds']), float(row['margin']), row['model']), row['row']
 
 def test_a_changed_number_is_found(tmp_path, monkeypatch):
-    text = (ROOT/replication.TABLE).read_text(encoding='utf-8')
-    (tmp_path/'table.csv').write_text(text.replace(f',{HOLDS},', f',{OPEN},', 1), encoding='utf-8')
-    monkeypatch.setattr(replication, 'TABLE', tmp_path/'table.csv')
+    text = replication.packed(ROOT/replication.TABLE)
+    with lzma.open(tmp_path/'table.csv.xz', 'wt', encoding='utf-8') as file:
+        file.write(text.replace(f',{HOLDS},', f',{OPEN},', 1))
+    monkeypatch.setattr(replication, 'TABLE', tmp_path/'table.csv.xz')
     assert any('is old' in fault for fault in replication.faults())
 
 def test_every_command_can_be_given(rows):

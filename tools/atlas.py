@@ -1,18 +1,22 @@
 """The state of every system of the atlas, derived from what names it: `python tools/atlas.py` writes it.
 
-assets/papers.csv has a row for each system, assets/mechanisms.csv a line for each mechanism that defines one which has
-a page: its functions, and the tests that switch it off and see something change. A test is `tests/FILE.py::NAME`,
-`tests/FILE.py::NAME[CASE]`, or a cell that asserts, `nbs/PAGE.ipynb#CELL`; it must use one of the functions, itself or
-through what it calls in its file. `plays` is a test in which the system plays and updates with a gradient that is not
-zero; a recipe has one, `TRAINS`. `record` is `FILE#KEY`, where FILE is the one of tools/claims.py, or
-`FILE.json#ARM|CONTROL`, places of an arm and its control in another record. The counts on the front page are written
-too. `make check` refuses a state that is not the derived one, and a name that leads nowhere.
+assets/papers.csv has a row for each system, assets/mechanisms.csv.xz a line for each mechanism that defines one which
+has a page. `python tools/atlas.py --open` unpacks it as assets/mechanisms.csv; the next call without `--open` packs
+what stands there, after it was edited. A line has the mechanism's functions, and the tests that switch it off and see
+something change. A test is `tests/FILE.py::NAME`, `tests/FILE.py::NAME[CASE]`, or a cell that asserts,
+`nbs/PAGE.ipynb#CELL`; it must use one of the functions, itself or through what it calls in its file. `plays` is a test
+in which the system plays and updates with a gradient that is not zero; a recipe has one, `TRAINS`. `record` is
+`FILE#KEY`, where FILE is the one of tools/claims.py, or `FILE.json#ARM|CONTROL`, places of an arm and its control in
+another record. The counts on the front page are written too. `make check` refuses a state that is not the derived one,
+and a name that leads nowhere.
 """
 import ast
 import csv
 import json
+import lzma
 import re
 import sys
+from argparse import ArgumentParser
 from functools import cache, reduce
 from io import StringIO
 from operator import getitem
@@ -21,7 +25,7 @@ from pathlib import Path
 import readme
 from notebooks import ROOT, as_file
 
-PAPERS, MECHANISMS, FRONT = 'assets/papers.csv', 'assets/mechanisms.csv', 'nbs/index.ipynb'
+PAPERS, MECHANISMS, FRONT = 'assets/papers.csv', 'assets/mechanisms.csv.xz', 'nbs/index.ipynb'
 TRAINS = 'tests/test_train.py::test_a_known_recipe_trains'
 STATES = 'measured', 'runs', 'unit', 'part', ''
 RECIPE = re.compile(r'^@recipe\(.*?^def (\w+?)_recipe\(', re.MULTILINE | re.DOTALL)
@@ -32,7 +36,18 @@ SHARED = 'budget', 'tokens', 'episodes', 'steps', 'settings'  # what a record sa
 
 def table(name: str) -> list[dict]:
     "The rows of a file of assets/."
-    with open(ROOT/name, encoding='utf-8', newline='') as file: return list(csv.DictReader(file))
+    opened = lzma.open if name.endswith('.xz') else open
+    with opened(ROOT/name, 'rt', encoding='utf-8', newline='') as file: return list(csv.DictReader(file))
+
+def edited() -> Path:
+    "Where the mechanisms stand while somebody edits them."
+    return (ROOT/MECHANISMS).with_suffix('')
+
+def pack() -> None:
+    "Put away the mechanisms that were edited, if any."
+    if not edited().exists(): return
+    (ROOT/MECHANISMS).write_bytes(lzma.compress(edited().read_bytes(), preset=9 | lzma.PRESET_EXTREME))
+    edited().unlink()
 
 # ---- names that lead somewhere
 
@@ -210,6 +225,7 @@ def faults() -> list[str]:
         if row['state'] != due:
             found.append(f'{row["key"]}: {row["state"] or "empty"}, and is {due or "empty"}: python tools/atlas.py')
     stale = front_page(papers) != (ROOT/FRONT).read_text(encoding='utf-8')
+    if edited().exists(): found.append(f'{MECHANISMS} is being edited: python tools/atlas.py packs it')
     return found + [f'{FRONT} counts other states: python tools/atlas.py']*stale
 
 def counts(papers: list[dict]) -> dict[str, int]:
@@ -246,6 +262,13 @@ def write() -> list[dict]:
     return papers
 
 def main() -> int:
+    parser = ArgumentParser(description=__doc__.split('\n')[0])
+    parser.add_argument('--open', action='store_true', help='unpack the mechanisms, to edit them')
+    if parser.parse_args().open:
+        edited().write_bytes(lzma.decompress((ROOT/MECHANISMS).read_bytes()))
+        print(edited().relative_to(ROOT))
+        return 0
+    pack()
     papers = write()
     readme.main()
     for line in table(MECHANISMS):

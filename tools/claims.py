@@ -9,7 +9,7 @@ says what is compared, by which measure and from which margin on before anything
 it stands in assets/results/claims.json.xz, which holds the records of all claims, as soon as it is made, so that any
 other call goes on from there; `--join FILE` adds the rows of such a file from another machine. Rows of other settings
 are never mixed in: the call is refused, and says so. What all records say together stands, as text, in
-assets/replication.csv.
+assets/replication.csv.xz.
 """
 import importlib.util
 import json
@@ -66,15 +66,16 @@ def verdict(rows: list[dict], claim: dict, least: int = 5) -> dict:
     return dict(verdict=word, seeds=len(found), difference={name: ends[name] for name in ('mean', 'low', 'high')})
 
 def tabled(rows: list[dict]) -> dict:
-    "Rows as a record keeps them: the names of their values once, where all rows have the same."
-    names = rows[0].keys()
-    if any(row.keys() != names for row in rows): return dict(rows=rows)
-    return dict(columns=list(names), rows=[[row[name] for name in names] for row in rows])
+    "Rows as a record keeps them: column by column, which packs better; None where a row has no such value."
+    names = dict.fromkeys(name for row in rows for name in row)
+    return dict(columns={name: [row.get(name) for row in rows] for name in names})
 
 def opened(record: dict) -> dict:
     "A record with a dict for every row."
-    names = record.pop('columns', None)
-    return record | dict(rows=[dict(zip(names, row)) for row in record['rows']]) if names else record
+    if 'columns' not in record: return record
+    columns = record.pop('columns')
+    some = lambda row: {name: value for name, value in zip(columns, row) if value is not None}
+    return record | dict(rows=list(map(some, zip(*columns.values()))))
 
 def record_of(key: str, folder: Path = OUT) -> dict:
     "What is recorded of a claim, a dict for every row; empty where nothing is."

@@ -8,6 +8,7 @@ fetched when a page is read. This runs with the environment of the project, Sphi
 """
 import ast
 import base64
+import io
 import json
 import re
 import shutil
@@ -18,7 +19,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from docs_pages import MADE_FROM, cells, clear, headings, with_terms, write_glossary, write_systems
+from docs_pages import MADE_FROM, cells, headings, with_terms, write_glossary, write_systems
 from notebooks import CLOSED, ROOT, environment, notebooks
 from readme import LINK, shown_source
 
@@ -49,14 +50,14 @@ def cleaned(notebook: dict) -> dict:
             tags = ['hide-input'] if folds else ['remove-input'] if no_input else []
             spoken = [about['alt'] for output in cell['outputs'] for about in output.get('metadata', {}).values()
                 if 'alt' in about]
-            outputs = [cleared(still(output), 'photo(' in source) for output in cell['outputs']]
+            outputs = list(map(still, cell['outputs']))
             picture = dict(alt=spoken[0]) if spoken else {}
-            if any(through for _, through in outputs): picture['classes'] = 'clear'
+            if any(map(see_through, outputs)): picture['classes'] = 'clear'
             shown = dict(image=picture) if picture else {}
             if folds and folds[1] != 'solution':
                 shown |= dict(code_prompt_show='Show the code', code_prompt_hide='Hide the code')
             cell = cell | dict(metadata=dict(tags=tags) | (dict(mystnb=shown) if shown else {}),
-                outputs=[output for output, _ in outputs], execution_count=None)
+                outputs=outputs, execution_count=None)
         else: source = ANCHOR.sub(lambda link: link[1] + re.sub(r'[^\w-]', '', link[2].lower()), source)
         if not hidden: cells.append(cell | dict(id=f'cell{len(cells)}', source=source))
     return notebook | dict(cells=cells)
@@ -68,12 +69,11 @@ def still(output: dict) -> dict:
     if 'text/html' in data: data['text/html'] = PAGE.sub(r'\1.html', ''.join(data['text/html']))
     return output | dict(data=data) if 'data' in output else output
 
-def cleared(output: dict, photo: bool) -> tuple[dict, bool]:
-    "An output with its figure, and whether its ground is see-through. A photograph of a page has a ground of its own."
-    data = output.get('data', {})
-    if photo or 'image/png' not in data: return output, False
-    png, through = clear(base64.b64decode(''.join(data['image/png'])))
-    return output | dict(data=data | {'image/png': base64.b64encode(png).decode()}), through
+def see_through(output: dict) -> bool:
+    "Whether it is a picture whose ground is the page's. A photograph of a page has a ground of its own."
+    from PIL import Image
+    png = base64.b64decode(''.join(output.get('data', {}).get('image/png', '')))
+    return bool(png) and Image.open(io.BytesIO(png)).has_transparency_data
 
 def toctree(names: list[str], caption: str = '', depth: int = 1) -> str:
     head = f':caption: {caption}\n' if caption else ''
@@ -130,7 +130,8 @@ def write_pages(folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(page), encoding='utf-8')
     for name in PAGES + FILES: shutil.copy(ROOT/name, folder/name)
-    shown = [path for path in (ROOT/'assets').rglob('*') if path.suffix in ('.png', '.webp', '.csv')]
+    shown = [path for path in (ROOT/'assets').rglob('*') if path.suffix in ('.png', '.webp', '.csv')
+        or path.name.endswith('.csv.xz')]
     for path in [*shown, *(ROOT/'tools').rglob('*.py')]:  # pages of the bench lead to the code that they tell of
         (folder/path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, folder/path.relative_to(ROOT))

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from functools import cache
 from html import escape
-from io import BytesIO
 from pathlib import Path
 
 from course import NO_PROSE, forms, glossary
@@ -191,33 +190,3 @@ def write_glossary(folder: Path) -> None:
     (folder/'glossary.md').write_text('# Glossary\nThe words of the course. Where a page uses one first, it has dots '
         'below it: point at it, or go to it with the tab key.\n\n' + table(('word', 'also', 'means', 'explained in'),
         rows), encoding='utf-8')
-
-# pictures
-
-INK = 125, 130, 136  # letters that are read on white and on black, as in LOOK
-
-def see_through(red: int, green: int, blue: int) -> tuple[int, int, int, int]:
-    "A colour that looks alike on white, and lets another ground through: white vanishes, black letters become grey."
-    least, most = min(red, green, blue), max(red, green, blue)
-    if most < 112: return (*INK, 255)
-    if most - least < 40: return (*INK, round(255*min(1, (765 - red - green - blue)/465)))
-    alpha = min(1, 1.6*(255 - least)/255)  # full colours stay as they are, pale ones were mixed with white
-    return (*(min(255, max(0, round((x - 255*(1 - alpha))/alpha))) for x in (red, green, blue)), round(255*alpha))
-
-def clear(png: bytes) -> tuple[bytes, bool]:
-    """(picture, whether its ground is see-through). A figure on white is made so by its palette alone, but for what
-    that would damage: a heat map, writing on coloured fields, a picture that is not mostly white."""
-    from PIL import Image
-    picture = Image.open(BytesIO(png))
-    if picture.mode != 'P' or 'transparency' in picture.info: return png, 'transparency' in picture.info
-    ink, size = picture.getpalette(), picture.width*picture.height
-    found = {tuple(ink[3*i:3*i + 3]): count/size for count, i in picture.getcolors()}
-    coloured = {colour: share for colour, share in found.items() if max(colour) - min(colour) >= 40}
-    pale = sum(share for colour, share in coloured.items() if see_through(*colour)[3] < 217)
-    grey = sum(share for colour, share in found.items() if colour not in coloured and 150 < sum(colour)/3 < 250)
-    if found.get((255, 255, 255), 0) < .7 or sum(coloured.values()) > .3 or pale > .03 or grey > .08: return png, False
-    colours = [see_through(*ink[i:i + 3]) for i in range(0, len(ink), 3)]
-    picture.putpalette([part for colour in colours for part in colour[:3]])
-    out = BytesIO()
-    picture.save(out, 'PNG', transparency=bytes(colour[3] for colour in colours))
-    return out.getvalue(), True

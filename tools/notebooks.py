@@ -56,9 +56,9 @@ TEXTS = 'text', 'text/plain', 'text/markdown', 'text/html'
 ADVICE = re.compile(r'Failed to load CPU gemm_4bit_forward from kernels-community[^\n]*\n?$')
 
 def as_file(page: dict) -> str:
-    """What stands in the file of a notebook: a line for what a cell is and has put out, and one for its source, as one
-    text. Spaces, line ends and marks between would be a twelfth of all notebooks. JupyterLab's names of cells, of 36
-    characters, shrink to one, or two where a notebook has more than 62."""
+    """What stands in the file of a notebook: a line for what a cell has put out, if anything, and one for its source,
+    as one text. Spaces, line ends and marks between would be a twelfth of all notebooks. JupyterLab's names of cells,
+    of 36 characters, shrink to one, or two where a notebook has more than 62."""
     taken = {name for cell in page['cells'] if len(name := cell.get('id', '')) <= ID_LENGTH}
     for cell in page['cells']: cell['id'] = short_id(cell['id'], taken)
     for output in (output for cell in page['cells'] for output in cell.get('outputs', [])):
@@ -67,7 +67,8 @@ def as_file(page: dict) -> str:
     short = dict(sort_keys=True, ensure_ascii=False, separators=(',', ':'))
     def written(cell):
         head = json.dumps({name: x for name, x in cell.items() if name != 'source'}, **short)
-        return f'{head[:-1]},"source":\n{json.dumps("".join(cell["source"]), **short)}}}'
+        line = '\n'*bool(cell.get('outputs'))
+        return f'{head[:-1]},"source":{line}{json.dumps("".join(cell["source"]), **short)}}}'
     rest = json.dumps({name: x for name, x in page.items() if name != 'cells'}, **short)
     return '{"cells":[\n' + ',\n'.join(map(written, page['cells'])) + '\n],' + rest[1:] + '\n'
 
@@ -113,6 +114,7 @@ def shorten(output: dict, above: str) -> None:
         data['text/markdown'] = lines
         del data['text/html']
     elif table: data['text/html'] = short_table(data['text/html'])
+    if 'text/markdown' in data: data['text/markdown'] = tight(''.join(data['text/markdown']))
     named = NAMED.fullmatch(''.join(data.get('text/plain', ''))) and len(data) > 1
     if table or picture or named: data.pop('text/plain', None)
     if not picture: return
@@ -177,7 +179,11 @@ def as_markdown(text: str) -> str:
     "Text of a cell, such that Markdown shows its very letters."
     return re.sub(r'([\\`*\[\]<>|$~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;))', r'\\\1', ' '.join(text.split()))
 
-def clipped(text: str, longest: int = 110) -> str:
+def tight(text: str) -> str:
+    "Markdown whose tables have no spaces beside their lines, which nobody sees."
+    return re.sub(r'^ *\|.*$', lambda row: re.sub(r' *(?<!\\)\| *', '|', row[0]), text, flags=re.MULTILINE)
+
+def clipped(text: str, longest: int = 84) -> str:
     "The text up to a word, where it is longer: whoever hears it has just heard the paragraph that it goes on with."
     return text if len(text) <= longest else text[:longest - 2].rsplit(' ', 1)[0] + ' …'
 

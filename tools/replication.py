@@ -1,13 +1,15 @@
 """The replication table: what the field claims, and what this lab found, a row a claim.
 
-    python tools/replication.py                  writes assets/replication.csv from the records
+    python tools/replication.py                  writes the table from the records
     python tools/replication.py --again rover --seeds 0 1   plays rows of a claim anew, beside what is recorded
 
+The table is assets/replication.csv.xz, a CSV file that is packed: `pd.read_csv` reads it as it is.
 A row is of a claim (a file of tools/claims/), or of an arm and its control in the record of a grid, or it needs more
 than this lab; the last two kinds stand in tools/replication_rows.csv. Nothing is typed in twice: a difference, its
 interval and its verdict are derived from the records, and `make check` refuses a table that is not the derived one.
 """
 import csv
+import lzma
 import sys
 from argparse import ArgumentParser
 from functools import reduce
@@ -18,7 +20,7 @@ from claims import FAILS, HOLDS, OPEN, claims, play, record_of
 from notebooks import ROOT
 from results import T_95, interval
 
-TABLE, ROWS = 'assets/replication.csv', 'tools/replication_rows.csv'
+TABLE, ROWS = 'assets/replication.csv.xz', 'tools/replication_rows.csv'
 MORE = 'needs more than this lab'
 VERDICTS = HOLDS, FAILS, OPEN, MORE
 COLUMNS = ('key', 'row', 'claim', 'arm', 'control', 'measure', 'world', 'model', 'seeds', 'difference', 'low', 'high',
@@ -109,6 +111,9 @@ def text(rows: list[dict]) -> str:
     writer.writerows(rows)
     return out.getvalue()
 
+def packed(path) -> str:
+    with lzma.open(path, 'rt', encoding='utf-8', newline='') as file: return file.read()
+
 def faults() -> list[str]:
     "What is wrong with the table in the repository."
     path, remedy = ROOT/TABLE, 'run `python tools/replication.py`'
@@ -119,7 +124,7 @@ def faults() -> list[str]:
     names = [row['row'] for row in rows]
     wrong += [f'{name}: a second row of this name; give it another one in {ROWS}'
         for name in sorted({name for name in names if names.count(name) > 1})]
-    if not path.is_file() or path.read_text(encoding='utf-8') != text(rows): wrong.append(f'{TABLE} is old: {remedy}')
+    if not path.is_file() or packed(path) != text(rows): wrong.append(f'{TABLE} is old: {remedy}')
     return wrong
 
 def again(key: str, seeds: list[int]) -> list[str]:
@@ -154,7 +159,7 @@ def main() -> int:
         except ValueError as error: parser.error(str(error))
         return 0
     rows = derived()
-    (ROOT/TABLE).write_text(text(rows), encoding='utf-8')
+    (ROOT/TABLE).write_bytes(lzma.compress(text(rows).encode(), preset=9 | lzma.PRESET_EXTREME))
     for word in VERDICTS: print(f'{sum(row["verdict"] == word for row in rows):3} {word}')
     return 0
 

@@ -17,14 +17,17 @@ from io import BytesIO
 from math import dist
 from pathlib import Path
 
+import numpy as np
+
 from agentlab.policy.reader import installed
 from notebooks import ROOT, notebooks, run, tidy
 
-COLORS = 128  # of the first palette; without dithering, so that lines and letters stay sharp
+COLORS = 128  # of the first palette
 # (share of the picture, distance): a color stays if it covers so much and no more frequent one is so near; the least
 # shares are the edges of letters and lines
 KEPT = (.01, 3), (.0025, 6), (.002, 20), (0, 60)
 HALF = 16     # so few colors take half a byte
+OWN = .003    # of a picture: so much that is opaque and so much that is not are two colors, however alike on white
 GENTLE, NEAR = 12, 40  # fewer, while a pixel moves by no more (squared, mean of the picture), and only to a near color
 
 def smaller(png: bytes) -> bytes:
@@ -32,12 +35,42 @@ def smaller(png: bytes) -> bytes:
     nothing."""
     from PIL import Image
     picture = Image.open(BytesIO(png))
-    if picture.mode != 'P':
-        clear = picture.mode == 'RGBA' and picture.getextrema()[3][0] < 255
-        picture = picture if clear else picture.convert('RGB')  # the method that knows transparency is coarser
-        method = Image.Quantize.FASTOCTREE if clear else Image.Quantize.MEDIANCUT
-        picture = picture.quantize(COLORS, method=method, dither=Image.Dither.NONE)
-    return min(written(*fewer_colors(picture)), packed(png), key=len)
+    if picture.convert('RGBA').getextrema()[3][0] < 255: few = clear_colors(picture.convert('RGBA'))
+    else: few = fewer_colors(picture if picture.mode == 'P' else quantized(picture.convert('RGB')))
+    return min(written(*few), packed(png), key=len)
+
+def quantized(picture):
+    "With a first palette; without dithering, so that lines and letters stay sharp."
+    from PIL import Image
+    return picture.quantize(COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+
+def clear_colors(picture) -> tuple:
+    """The same as `fewer_colors` of a picture that is see-through somewhere: those that look the same on white, where
+    pale colors and thin lines need the fewest. Again and again, until nothing changes."""
+    from PIL import Image
+    white = Image.new('RGBA', picture.size, 'white')
+    for _ in range(9):
+        shown = Image.alpha_composite(white, picture).convert('RGB')
+        numbers, colors = through(fewer_colors(quantized(shown))[0], picture)
+        fewer = Image.fromarray(np.array(colors, np.uint8)[np.array(numbers)], 'RGBA')
+        if fewer.tobytes() == picture.tobytes(): break
+        picture = fewer
+    return numbers, colors
+
+def through(numbers, whole) -> tuple:
+    """A picture of the numbers of its colors, as on white, and these colors as `whole` has them: the mean of all pixels
+    of a number, whose opacity weighs its color. A number that stands for much that is opaque and much that is
+    see-through, as a white field on a ground of none, becomes two."""
+    from PIL import Image
+    at, pixels = np.array(numbers), np.array(whole).astype(float)
+    solid, many = pixels[..., 3] > 127, OWN*at.size
+    for i in range(at.max() + 1):
+        part = solid & (at == i)
+        if min(part.sum(), (at == i).sum() - part.sum()) > many: at[part] = at.max() + 1
+    alpha = np.bincount(at.flat, pixels[..., 3].flat)
+    sums = [np.bincount(at.flat, (pixels[..., i]*pixels[..., 3]).flat) for i in range(3)]
+    mixed = [part/np.maximum(alpha, 1e-9) for part in sums] + [alpha/np.bincount(at.flat)]
+    return Image.fromarray(at.astype(np.uint8), 'P'), [tuple(map(round, color)) for color in np.stack(mixed, 1)]
 
 def seen(color: tuple) -> tuple:
     "Brightness, hue and opacity: a distance that tells a pale orange from a grey, as an eye does."

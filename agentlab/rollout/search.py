@@ -300,6 +300,7 @@ def tree_figure(root: Node, height: int = 420, deepest: int = 8,  # pixels; leve
     "A tree as boxes: width for visits, colour for mean return; ▸ would be chosen. Click one to go in."
     from html import escape
     import plotly.graph_objects as go
+    from agentlab.view.web import LOOK
     rows = [row for row in edges(root) if row['visits']]
     if not rows: raise ValueError('the tree has no visits yet: grow it first')
     labels = ['▸ '*row['chosen'] + escape(row['action'][:80]) for row in rows]
@@ -310,7 +311,7 @@ def tree_figure(root: Node, height: int = 420, deepest: int = 8,  # pixels; leve
         hovertext=[f'{root.visits} visits', *hover], hoverinfo='label+text', branchvalues='total', maxdepth=deepest,
         marker=dict(colors=[None, *(row['q'] for row in rows)], colorscale='Blues', showscale=True,
                     colorbar=dict(title='Q', thickness=12))))
-    return figure.update_layout(height=height, width=860, margin=dict(l=10, r=10, t=10, b=10))
+    return figure.update_layout(template=LOOK, height=height, width=860, margin=dict(l=10, r=10, t=10, b=10))
 
 class Replayed(Wrapper):
     "An environment that cannot be copied: a copy is a new one, led through the same actions."

@@ -41,7 +41,7 @@ def turn_grid(batch: Batch,
     panels: dict[str, Tensor],  # title -> a value per turn, or per action token (its mean over the turn is drawn)
     words: list[str]|None = None,  # a word for every turn, written into its cell
     limit: float|None = None):  # value of the strongest colour; default: the largest there is -> plotly figure
-    "Episodes by turns, one panel above the other on one scale: blue is praise, orange is blame, white is zero."
+    "Episodes by turns, one panel above the other on one scale: blue is praise, orange is blame, grey is zero."
     make_subplots = needed('plotly.subplots', 'lab', 'turn_grid').make_subplots
     from agentlab.view.run_report import BLAME, PRAISE
     values = {name: per_turn(batch, x) for name, x in panels.items()}
@@ -57,7 +57,7 @@ def turn_grid(batch: Batch,
     figure.update_xaxes(title='turn', row=len(values), col=1)
     figure.update_layout(template=LOOK, width=width + 144, height=area + 75,
         margin=dict(l=40, r=104, t=30, b=45, autoexpand=False),
-        coloraxis=dict(colorscale=[[0, f'rgb{BLAME}'], [.5, 'rgb(255,255,255)'], [1, f'rgb{PRAISE}']],
+        coloraxis=dict(colorscale=[[0, f'rgb{BLAME}'], [.5, 'rgb(211,215,219)'], [1, f'rgb{PRAISE}']],
                        cmin=-limit, cmax=limit, colorbar_thickness=14))
     return figure
 
