@@ -15,7 +15,6 @@ import docs
 import docs_pages
 from lab import browser  # noqa: F401
 from notebooks import ROOT, notebooks
-from save import smaller
 
 TAG = re.compile(r'<abbr class="term" tabindex="0" title="([^"]*)">([^<]*)</abbr>')
 
@@ -108,6 +107,7 @@ def test_every_term_is_in_the_glossary(tmp_path):
 def picture(ground) -> bytes:
     "A figure of few colours, as tools/save.py keeps it."
     from PIL import Image
+    from save import smaller
     out = io.BytesIO()
     Image.new('RGBA', (100, 100), ground).save(out, 'PNG')
     return smaller(out.getvalue())
