@@ -77,7 +77,8 @@ def test_the_mechanisms_are_opened_and_packed_again(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, 'argv', ['atlas.py', '--open'])
     assert atlas.main() == 0 and atlas.edited().read_text().startswith('key,mechanism,functions,tests,lacks')
     with open(atlas.edited(), 'a') as file: file.write('hgpo,one more,,,all of it\n')
-    atlas.pack()
+    assert atlas.main() == 0  # opened once more: what was edited stays
+    atlas.put_away()
     assert not atlas.edited().exists()
     added = dict(key='hgpo', mechanism='one more', functions='', tests='', lacks='all of it')
     assert atlas.table(atlas.MECHANISMS) == [*lines, added]

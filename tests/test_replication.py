@@ -1,12 +1,10 @@
 "The replication table: its verdicts follow from intervals and margins, and it is the one that the records give."
-import csv
-import lzma
 import random
 import subprocess
 import sys
 
 import pytest
-from notebooks import ROOT
+from notebooks import ROOT, pack, unpacked
 
 import replication
 from replication import FAILS, HOLDS, MORE, OPEN, paired, said, welch
@@ -16,7 +14,7 @@ ENDS = dict(mean=.1, low=.02, high=.18)
 
 @pytest.fixture(scope='module')
 def rows():
-    return list(csv.DictReader(replication.packed(ROOT/replication.TABLE).splitlines()))
+    return replication.table(replication.TABLE)
 
 @pytest.mark.parametrize('low, high, margin, word', [
     (.02, .18, .05, HOLDS),    # above zero, however little
@@ -64,9 +62,8 @@ def test_the_table_is_the_one_that_the_records_give(rows):
         assert row['verdict'] == said(ends, int(row['seeds']), float(row['margin']), row['model']), row['row']
 
 def test_a_changed_number_is_found(tmp_path, monkeypatch):
-    text = replication.packed(ROOT/replication.TABLE)
-    with lzma.open(tmp_path/'table.csv.xz', 'wt', encoding='utf-8') as file:
-        file.write(text.replace(f',{HOLDS},', f',{OPEN},', 1))
+    text = unpacked(ROOT/replication.TABLE)
+    pack(tmp_path/'table.csv.xz', text.replace(f',{HOLDS},', f',{OPEN},', 1))
     monkeypatch.setattr(replication, 'TABLE', tmp_path/'table.csv.xz')
     assert any('is old' in fault for fault in replication.faults())
 

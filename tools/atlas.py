@@ -13,7 +13,6 @@ and a name that leads nowhere.
 import ast
 import csv
 import json
-import lzma
 import re
 import sys
 from argparse import ArgumentParser
@@ -23,7 +22,7 @@ from operator import getitem
 from pathlib import Path
 
 import readme
-from notebooks import ROOT, as_file
+from notebooks import ROOT, as_file, pack, unpacked
 
 PAPERS, MECHANISMS, FRONT = 'assets/papers.csv', 'assets/mechanisms.csv.xz', 'nbs/index.ipynb'
 TRAINS = 'tests/test_train.py::test_a_known_recipe_trains'
@@ -36,17 +35,22 @@ SHARED = 'budget', 'tokens', 'episodes', 'steps', 'settings'  # what a record sa
 
 def table(name: str) -> list[dict]:
     "The rows of a file of assets/."
-    opened = lzma.open if name.endswith('.xz') else open
-    with opened(ROOT/name, 'rt', encoding='utf-8', newline='') as file: return list(csv.DictReader(file))
+    path = ROOT/name
+    text = unpacked(path) if path.suffix == '.xz' else path.read_text(encoding='utf-8')
+    return list(csv.DictReader(StringIO(text, newline='')))
 
 def edited() -> Path:
     "Where the mechanisms stand while somebody edits them."
     return (ROOT/MECHANISMS).with_suffix('')
 
-def pack() -> None:
-    "Put away the mechanisms that were edited, if any."
+def unpack() -> None:
+    "Lay the mechanisms out to be edited; those that are being edited already stay."
+    if not edited().exists(): edited().write_text(unpacked(ROOT/MECHANISMS), encoding='utf-8')
+
+def put_away() -> None:
+    "Pack the mechanisms that were edited, if any."
     if not edited().exists(): return
-    (ROOT/MECHANISMS).write_bytes(lzma.compress(edited().read_bytes(), preset=9 | lzma.PRESET_EXTREME))
+    pack(ROOT/MECHANISMS, edited().read_text(encoding='utf-8'))
     edited().unlink()
 
 # ---- names that lead somewhere
@@ -265,10 +269,10 @@ def main() -> int:
     parser = ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--open', action='store_true', help='unpack the mechanisms, to edit them')
     if parser.parse_args().open:
-        edited().write_bytes(lzma.decompress((ROOT/MECHANISMS).read_bytes()))
+        unpack()
         print(edited().relative_to(ROOT))
         return 0
-    pack()
+    put_away()
     papers = write()
     readme.main()
     for line in table(MECHANISMS):

@@ -30,7 +30,7 @@ SECTIONS = 'Exercises', 'What this does not show', 'References'  # headings, wit
 EXERCISES, EARLY = 3, 3  # least number of exercises; among how many first cells, without INSTALL, a result must stand
 INSTALL = '''#| code-fold: true
 #| hide
-# where agentlab is missing: from a wheel beside this lesson, its clone, or the package index
+# Installs agentlab where it is missing: from a wheel here, its clone, or the package index.
 import importlib.util
 from pathlib import Path
 if importlib.util.find_spec('agentlab') is None:

@@ -130,8 +130,7 @@ def write_pages(folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(page), encoding='utf-8')
     for name in PAGES + FILES: shutil.copy(ROOT/name, folder/name)
-    shown = [path for path in (ROOT/'assets').rglob('*') if path.suffix in ('.png', '.webp', '.csv')
-        or path.name.endswith('.csv.xz')]
+    shown = [path for path in (ROOT/'assets').rglob('*') if path.name.endswith(('.png', '.webp', '.csv', '.csv.xz'))]
     for path in [*shown, *(ROOT/'tools').rglob('*.py')]:  # pages of the bench lead to the code that they tell of
         (folder/path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, folder/path.relative_to(ROOT))

@@ -1,13 +1,14 @@
 """What the site has beside its notebooks: words that explain themselves, a page of words and one of systems, pictures
 that a dark page can show."""
 import ast
-import csv
 import re
 from collections import Counter
 from functools import cache
 from html import escape
 from pathlib import Path
 
+from atlas import PAPERS
+from atlas import table as rows_of
 from course import NO_PROSE, forms, glossary
 from notebooks import ROOT, as_markdown, cells_of, lessons, notebooks
 
@@ -88,9 +89,9 @@ def short(system: str) -> str:
 
 def systems() -> list[dict]:
     "system, recipe, idea, paper, page, section, state: the rows of the atlas, then recipes that no row names."
-    with open(ROOT/'assets'/'papers.csv', encoding='utf-8', newline='') as file: atlas = list(csv.DictReader(file))
     rows = [dict(system=one['system'], recipe=one['recipe'], idea=one['mechanism'], page=one['where'],
-        paper=recipes()[one['recipe']]['paper'] if one['recipe'] else '', state=one['state']) for one in atlas]
+        paper=recipes()[one['recipe']]['paper'] if one['recipe'] else '', state=one['state'])
+        for one in rows_of(PAPERS)]
     rows += [dict(system=name, recipe=name, state='recipe', **one) for name, one in recipes().items()
         if name not in {row['recipe'] for row in rows}]
     for one in rows:

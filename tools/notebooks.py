@@ -8,6 +8,7 @@ With JITTER=1 (or 2, ...) in the environment every training in them goes as it m
 """
 import gc
 import json
+import lzma
 import os
 import re
 import signal
@@ -43,6 +44,14 @@ def lessons() -> list[Path]:
 def cells_of(path: Path|str) -> list[dict]:
     "The cells of a notebook."
     return json.loads((ROOT/path).read_text(encoding='utf-8'))['cells']
+
+def unpacked(path: Path) -> str:
+    "The text of a file that `pack` wrote."
+    return lzma.decompress(path.read_bytes()).decode()
+
+def pack(path: Path, text: str) -> None:
+    "Keep a text in a fifth of the room; pandas reads a table as it is."
+    path.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 def reads(path: Path) -> bool:
     "Whether some cells of the notebook need the pretrained model."

@@ -9,15 +9,15 @@ than this lab; the last two kinds stand in tools/replication_rows.csv. Nothing i
 interval and its verdict are derived from the records, and `make check` refuses a table that is not the derived one.
 """
 import csv
-import lzma
 import sys
 from argparse import ArgumentParser
 from functools import reduce
 from io import StringIO
 from operator import getitem
 
+from atlas import PAPERS, table
 from claims import FAILS, HOLDS, OPEN, claims, play, record_of
-from notebooks import ROOT
+from notebooks import ROOT, pack, unpacked
 from results import T_95, interval
 
 TABLE, ROWS = 'assets/replication.csv.xz', 'tools/replication_rows.csv'
@@ -94,14 +94,11 @@ def of_more(asked: dict) -> dict:
     return dict.fromkeys(COLUMNS, '') | {name: asked[name] for name in ('key', 'row', 'claim', 'measure', 'command')
         } | dict(verdict=MORE)
 
-def asked_rows() -> list[dict]:
-    with open(ROOT/ROWS, encoding='utf-8', newline='') as file: return list(csv.DictReader(file))
-
 def derived() -> list[dict]:
     "Every row, in the order of the systems' keys; a claim that is not recorded yet has none."
     system = {key: claim.of or key.removesuffix('-real') for key, claim in claims().items()}
     rows = [of_claim(key) | dict(key=of) for key, of in system.items() if record_of(key)]
-    rows += [of_grid(asked) if asked['record'] else of_more(asked) for asked in asked_rows()]
+    rows += [of_grid(asked) if asked['record'] else of_more(asked) for asked in table(ROWS)]
     return sorted(rows, key=lambda row: (row['verdict'] == MORE, row['key'], row['row']))
 
 def text(rows: list[dict]) -> str:
@@ -111,20 +108,16 @@ def text(rows: list[dict]) -> str:
     writer.writerows(rows)
     return out.getvalue()
 
-def packed(path) -> str:
-    with lzma.open(path, 'rt', encoding='utf-8', newline='') as file: return file.read()
-
 def faults() -> list[str]:
     "What is wrong with the table in the repository."
     path, remedy = ROOT/TABLE, 'run `python tools/replication.py`'
     rows = derived()
-    with open(ROOT/'assets'/'papers.csv', encoding='utf-8', newline='') as file:
-        known = {row['key'] for row in csv.DictReader(file)}
+    known = {row['key'] for row in table(PAPERS)}
     wrong = [f'{ROWS}: {row["key"]} is no key of assets/papers.csv' for row in rows if row['key'] not in known]
     names = [row['row'] for row in rows]
     wrong += [f'{name}: a second row of this name; give it another one in {ROWS}'
         for name in sorted({name for name in names if names.count(name) > 1})]
-    if not path.is_file() or packed(path) != text(rows): wrong.append(f'{TABLE} is old: {remedy}')
+    if not path.is_file() or unpacked(path) != text(rows): wrong.append(f'{TABLE} is old: {remedy}')
     return wrong
 
 def again(key: str, seeds: list[int]) -> list[str]:
@@ -159,7 +152,7 @@ def main() -> int:
         except ValueError as error: parser.error(str(error))
         return 0
     rows = derived()
-    (ROOT/TABLE).write_bytes(lzma.compress(text(rows).encode(), preset=9 | lzma.PRESET_EXTREME))
+    pack(ROOT/TABLE, text(rows))
     for word in VERDICTS: print(f'{sum(row["verdict"] == word for row in rows):3} {word}')
     return 0
 

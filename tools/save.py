@@ -35,7 +35,8 @@ def smaller(png: bytes) -> bytes:
     nothing."""
     from PIL import Image
     picture = Image.open(BytesIO(png))
-    if picture.convert('RGBA').getextrema()[3][0] < 255: few = clear_colors(picture.convert('RGBA'))
+    whole = picture.convert('RGBA')
+    if whole.getextrema()[3][0] < 255: few = clear_colors(whole)
     else: few = fewer_colors(picture if picture.mode == 'P' else quantized(picture.convert('RGB')))
     return min(written(*few), packed(png), key=len)
 
