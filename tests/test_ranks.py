@@ -44,11 +44,11 @@ def processes(function, *arguments, log, count=2):
 def fine(ended):
     for status, said in ended: assert status == 0, said[-3000:]
 
-def launched(*arguments, seconds=240):
-    "A command under `accelerate launch` with the configuration that the page names."
+def launched(*arguments, path=small.ROOT/'tests', seconds=240):
+    "A command under `accelerate launch` with the configuration that the page names; `path` is searched for modules."
     line = [sys.executable, '-m', 'accelerate.commands.launch', '--config_file', str(CONFIG), *map(str, arguments)]
     place = os.environ | dict(OMP_NUM_THREADS='1',
-        PYTHONPATH=os.pathsep.join([str(small.ROOT), str(small.ROOT/'tests')]))
+        PYTHONPATH=os.pathsep.join([str(small.ROOT), str(path)]))
     ended = subprocess.run(line, env=place, capture_output=True, timeout=seconds)
     # with the carriage returns of a progress bar
     ended.stdout, ended.stderr = ended.stdout.decode(), ended.stderr.decode()
@@ -209,13 +209,26 @@ def test_the_launcher_ends_all_when_one_fails(tmp_path):
 
 # ---- the command line
 
+# Python imports it when it starts, so what it registers is called last
+AT_EXIT = """
+import atexit, os
+from pathlib import Path
+def threads():
+    names = [x.read_text().strip() for x in Path('/proc/self/task').glob('*/comm')]
+    Path(__file__).with_name(f"threads-{os.environ['RANK']}").write_text(' '.join(names))
+if 'RANK' in os.environ: atexit.register(threads)
+"""
+
 def test_the_command_under_its_launcher(tmp_path):
     """`accelerate launch --config_file assets/accelerate/two_cpus.yaml -m agentlab train ...`, and the same without
-    a launcher."""
+    a launcher. No thread of gloo is left when Python closes: it could abort the process."""
+    (tmp_path/'sitecustomize.py').write_text(AT_EXIT)
     asked = ['train', '--recipe', 'grpo', '--env', 'keydoor', '--model', 'untrained', '--steps', '1', '--groups', '3',
         '--group-size', '2', '--test-tasks', '3']
-    ended = launched('-m', 'agentlab', *asked, '--out', tmp_path/'two')
+    ended = launched('-m', 'agentlab', *asked, '--out', tmp_path/'two', path=tmp_path)
     assert ended.returncode == 0, ended.stderr[-3000:]
+    left = [(tmp_path/f'threads-{i}').read_text() for i in range(2)]
+    assert 'gloo' not in ' '.join(left) and (all(left) or sys.platform != 'linux'), left
     assert command([*asked, '--out', str(tmp_path/'one')]) == 0
     one, two = Run(tmp_path/'one'), Run(tmp_path/'two')
     # padding: each process pads its own share

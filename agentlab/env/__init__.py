@@ -39,8 +39,7 @@ from .toolbox import (Place, Tool, Toolbox, ToolError, ask_model, final_answer, 
     sql_query, text_search, tool_of)
 from .own_tasks import OwnTasks, contains, exact, number
 from .mcp import from_mcp
-from agentlab.env.rules import (Guarded, Rule, asked, check_rules, go_on, instead, read_rules, reflect, skip,
-    stop)
+from .rules import Guarded, Rule, asked, check_rules, go_on, instead, read_rules, reflect, skip, stop
 from .commons import Cleanup, Commons, Gathering, Program, Seen, Synthesis, dense, self_play, sparse
 from .taxes import Economy, Taxes, best_rates, by_income, election, fixed, labour, saez, total
 from .refusals import Requests, outcomes, request_of

@@ -17,8 +17,7 @@ from ..episodes import Episode, derive
 from ..policy.formats import fitted_policy
 from ..policy.guide import suited
 from ..recipe import recipe
-from agentlab.rollout.plain import (Game, call_all, guarded, new_games, play, play_round, receive_all,
-    within_budget)
+from .plain import Game, call_all, guarded, new_games, play, play_round, receive_all, within_budget
 from ..settings import in_parts
 
 def top_entropy(logprobs,  # per token: log-probabilities of the likeliest tokens, such as the ten that a server returns

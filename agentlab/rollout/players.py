@@ -14,8 +14,7 @@ from random import Random
 from ..episodes import Episode, atomic, derive, state_key
 from ..policy.formats import whole_reply
 from ..policy.guide import suited, told
-from agentlab.rollout.plain import (Game, call_all, guarded, new_games, receive_all, side_by_side, spelt,
-    within_budget)
+from .plain import Game, call_all, guarded, new_games, receive_all, side_by_side, spelt, within_budget
 
 def cast(players,  # None, {seat: player}, or a list with one such dictionary per group
     seats: tuple, groups: int,  # number of groups

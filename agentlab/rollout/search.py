@@ -19,8 +19,7 @@ from ..episodes import Episode, derive, state_key
 from ..policy.formats import fitted_policy
 from ..policy.guide import suited
 from .branching import own_luck
-from agentlab.rollout.plain import (Game, act_round, call_all, guarded, new_games, receive_all, spelt,
-    within_budget)
+from .plain import Game, act_round, call_all, guarded, new_games, receive_all, spelt, within_budget
 from ..settings import in_parts
 
 @dataclass(eq=False)

@@ -33,7 +33,7 @@ from ..rollout import play
 from ..rollout.ahead import Crew, Fixed, Free, here
 from ..rollout.filters import CurationError
 from . import fit
-from .ranks import Together, all_gather, barrier, broadcast, shard, start_processes, weights_key
+from .ranks import Together, all_gather, barrier, broadcast, leave, shard, start_processes, weights_key
 from .runs import (Run, alone, load_checkpoint, moments, open_run, restore_moments, rewind,
     save_checkpoint, save_policy)
 
@@ -779,7 +779,7 @@ def end_run(training: Training, run: Run, step: int):
         run.check_there()
         if step >= training.planned.steps: save_policy(run, training.policy)
         run.stop_answered()
-    training.accelerator.wait_for_everyone()  # the folder is complete for whoever goes on
+    leave(training)  # the folder is complete for whoever goes on
 
 @contextlib.contextmanager
 def _heard(training: Training, run: Run, on_row):
