@@ -34,7 +34,7 @@ FEW = 'seeds so far'
 SHARED = 'budget', 'tokens', 'episodes', 'steps', 'settings'  # what a record says that all its arms have
 
 def table(name: str) -> list[dict]:
-    "The rows of a file of assets/."
+    "The rows of a CSV file, packed or not."
     path = ROOT/name
     text = unpacked(path) if path.suffix == '.xz' else path.read_text(encoding='utf-8')
     return list(csv.DictReader(StringIO(text, newline='')))

@@ -1,5 +1,4 @@
-"""What the site has beside its notebooks: words that explain themselves, a page of words and one of systems, pictures
-that a dark page can show."""
+"""What the site has beside its notebooks: words that explain themselves, a page of words and one of systems."""
 import ast
 import re
 from collections import Counter
